@@ -1,1 +1,1 @@
-"""Retries, pauses and circuit breakers, without knowledge of what is called."""
+"""Retries, pauses and circuit breakers, independent of what is called."""

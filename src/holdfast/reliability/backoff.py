@@ -9,5 +9,5 @@ def backoff_seconds(
     """Return the pause after so many failures in a row; the first failure is 1."""
     try:
         return min(first_seconds * factor ** (failures - 1), most_seconds)
-    except OverflowError:  # 2.0 ** 1024: a thing that has failed for weeks
+    except OverflowError:  # 2.0 ** 1024, after weeks of failures
         return most_seconds

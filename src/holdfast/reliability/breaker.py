@@ -1,7 +1,7 @@
-"""A circuit breaker: while a server is away, calls fail at once instead of each waiting for its timeout.
+"""A circuit breaker: while a server is unavailable, calls fail at once instead of waiting for a timeout.
 
-Invariant: reading the breaker changes nothing; only a call that is made uses up a probe, and a
-probe that ends without an answer is given back.
+Invariant: reading the breaker changes nothing; only a call that is made uses a probe, and a
+probe that ends without an answer is released.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class State(enum.StrEnum):
 
     @property
     def level(self) -> int:
-        """As gauges show it: 0 is closed, 1 half open, 2 open."""
+        """The value of gauges: 0 is closed, 1 half open, 2 open."""
         return (State.CLOSED, State.HALF_OPEN, State.OPEN).index(self)
 
 
 class Breaker:
     """Counts the failures of one server; wrap every call in ``with breaker.guard():``.
 
-    ``is_failure`` tells failures of the server from its answers, ``refusal`` makes the error of a call that
-    is not made, and ``cause_of`` names the kind of failure that opens the breaker.
+    ``is_failure`` returns whether an error is a failure of the server, ``refusal`` makes the error of a call
+    that is not made, and ``cause_of`` names the kind of failure that opens the breaker.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Breaker:
         self._term = 0  # which closed, open or half-open period a call belongs to
 
     def twin(self) -> Breaker:
-        """Return another one with the same settings, for another server of the same cluster."""
+        """Return a breaker with the same settings, for another server of the same cluster."""
         return Breaker(
             self._settings,
             self._clock,
@@ -96,16 +96,16 @@ class Breaker:
 
     @property
     def cause(self) -> str:
-        """What ``cause_of`` returned of the last failure; empty while it is closed."""
+        """The result of ``cause_of`` for the last failure; empty while the breaker is closed."""
         return "" if self._opened_at is None else self._cause
 
     def trip(self) -> None:
-        """Open it if it is closed: the caller has found out that no call would succeed."""
+        """Open the breaker if it is closed: the caller knows that no call would succeed."""
         if self._opened_at is None:
             self._change(self._clock())
 
     def end_cooldown(self) -> None:
-        """Let probes through at once, if it is open: the caller has had an answer of the server."""
+        """Allow probes at once, if the breaker is open: the caller has received an answer of the server."""
         self._give_up_silent_probes()
         if self.state is State.OPEN:
             self._opened_at = self._clock() - self._settings.cooldown_seconds
@@ -148,7 +148,7 @@ class Breaker:
 
     def _settle(self, term: int, probe: bool, *, answered: bool | None) -> None:
         if term != self._term:
-            return  # a call from before the last change says nothing about now
+            return  # a call from before the last change does not count for the present state
         self._probing -= probe
         if answered is False:
             self._fail(probe)
@@ -167,7 +167,7 @@ class Breaker:
         crowded = (
             len(self._failures) == threshold and now - self._failures[0] <= self._settings.window_seconds
         )
-        # Calls that each wait for a timeout may never be crowded, so failures in a row count too.
+        # Calls that each wait for a timeout are never that frequent, so failures in a row count too.
         if probe or crowded or self._in_a_row >= threshold:
             self._change(now)
 
@@ -189,7 +189,7 @@ class Breaker:
         return opened + self._settings.cooldown_seconds - self._clock()
 
     def _last_opened(self) -> float | None:
-        """When it opened: also when every probe has been silent for the whole half-open period."""
+        """Return when it opened, also if all probes were unanswered for the whole half-open period."""
         timeout = self._settings.half_open_seconds
         if self._probed_at is None or not timeout or self._clock() < self._probed_at + timeout:
             return self._opened_at

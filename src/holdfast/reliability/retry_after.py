@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 
 
 def read_retry_after(value: str, now: float | None = None) -> float | None:
-    """Return the seconds to wait from now, 0 if they are over; None if the value can't be read."""
+    """Return the seconds to wait from now, 0 if they are over; None if the value can't be parsed."""
     text = value.strip()
     if not text.isascii():
         return None
@@ -20,7 +20,7 @@ def read_retry_after(value: str, now: float | None = None) -> float | None:
 
 
 def _until(date: str, now: float) -> float:
-    """Return the seconds until an HTTP date, NaN if it is none."""
+    """Return the seconds until an HTTP date, NaN if the text is not one."""
     try:
         return parsedate_to_datetime(date).timestamp() - now
     except (ValueError, OverflowError, TypeError, IndexError):

@@ -1,4 +1,4 @@
-"""Finished runs: what is kept of one, and how they are written, found and listed."""
+"""Finished runs: the stored fields, and the statements that write, find and list them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class ArchivedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchivePage(msgspec.Struct, frozen=True):
-    """Some archived runs, without input and result; ``cursor`` asks for the next ones, empty if none are."""
+    """One page of archived runs, without input and result; ``cursor`` is empty after the last page."""
 
     runs: list[ArchivedRun]
     cursor: str
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which archived runs to list; what is empty or 0 does not matter."""
+    """A filter of archived runs; an empty field or 0 matches all."""
 
     queue: str = ""
     status: str = ""
@@ -62,7 +62,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 _FIELDS = ArchivedRun.__struct_fields__
 _SHORT = ", ".join(f"'' AS {field}" if field in {"input", "result"} else field for field in _FIELDS)
 _COLUMNS = ("run", *_FIELDS)
-# Nothing of a caller's is in the text of a statement: the names are our own fields.
+# No text of a caller is in the text of a statement: the names are those of the fields.
 _ARCHIVE = f"""
 INSERT INTO holdfast_archive ({", ".join(_COLUMNS)}) VALUES ({", ".join(f":{name}" for name in _COLUMNS)})
 ON CONFLICT (run) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _FIELDS)}
@@ -79,8 +79,8 @@ SELECT run, {_SHORT} FROM holdfast_archive WHERE {{where}} ORDER BY finished_at 
 
 
 def archive(runs: Sequence[ArchivedRun]) -> Operation[None]:
-    """Keep finished runs; one that is there already is replaced unless it finished later."""
-    # In one order everywhere, so that two that write the same runs don't wait for each other in a circle.
+    """Write finished runs; a stored run is replaced unless it finished later."""
+    # In a fixed order, so that two processes which write the same runs can't deadlock.
     rows = sorted((_row(run) for run in runs), key=lambda row: (row["run"], row["finished_at"]))
     yield Statement(_ARCHIVE, many=rows)
 
@@ -92,7 +92,7 @@ def _row(run: ArchivedRun) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """One odd value must not keep a whole batch from being archived."""
+    """Return a value that a database accepts: one invalid value must not fail a whole batch."""
     if isinstance(value, str):
         return label(value)
     if isinstance(value, float):
@@ -101,7 +101,7 @@ def _storable(value: Any) -> Any:
 
 
 def find(run_id: str, tenant: str = "", queue: str = "") -> Operation[ArchivedRun | None]:
-    """Return an archived run; the one that ended last, if several queues had one of that id."""
+    """Return an archived run; if several queues have one of that id, the one that ended last."""
     found = yield Statement(_FIND, {"id": label(run_id), "tenant": label(tenant), "queue": label(queue)})
     return _read(found.rows[0]) if found.rows else None
 

@@ -1,6 +1,6 @@
 """Checkpoints of graphs, as a framework writes them: rows of bytes under a run's fence.
 
-A thread's checkpoints belong to the scope of its state, so tenants do not meet and a run can be taken back.
+A thread's checkpoints are in the scope of its state, so tenants are separate and a run can be rolled back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MINE = "scope = :scope AND thread = :thread"
 
 
 class Write(msgspec.Struct, frozen=True):
-    """What one task wrote to one channel; an ``idx`` under 0 is a special one and replaces the last."""
+    """A write of one task to one channel; one with a special ``idx`` (under 0) replaces the one before."""
 
     task: str
     idx: int
@@ -41,7 +41,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """One checkpoint with what its tasks have written since."""
+    """One checkpoint with the writes of its tasks since."""
 
     thread: str
     ns: str
@@ -83,7 +83,7 @@ _REPLACE = f"""{_PUT_WRITE} UPDATE SET channel = excluded.channel, kind = exclud
 """
 _DELETE = f"DELETE FROM holdfast_checkpoints WHERE {_MINE}"  # noqa: S608
 _DELETE_WRITES = f"DELETE FROM holdfast_checkpoint_writes WHERE {_MINE}"  # noqa: S608
-# The last one of another run stays too: if this run is taken back, the thread goes on from there.
+# The last one of another run stays too: after a rollback of this run, the thread continues from there.
 _OLDER = f"""{_DELETE}
 AND id NOT IN (SELECT max(id) FROM holdfast_checkpoints WHERE {_MINE} GROUP BY ns)
 AND id NOT IN (SELECT max(id) FROM holdfast_checkpoints WHERE {_MINE} AND run <> :run GROUP BY ns)
@@ -97,7 +97,7 @@ _ORPHANS = f"""{_DELETE_WRITES} AND NOT EXISTS (
 
 
 class Checkpoints:
-    """What one attempt may read and write; a write raises LeaseLost if the run has moved on."""
+    """The checkpoints of one attempt; a write raises LeaseLost if the run has a newer fence."""
 
     def __init__(self, store: Store, holder: Holder) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class Checkpoints:
 
     @property
     def run(self) -> str:
-        """What this run is called in the rows that it writes."""
+        """The name of this run in the rows that it writes."""
         return self._holder.run
 
     async def find(self, thread: str, ns: str, checkpoint_id: str = "") -> Checkpoint | None:
@@ -122,7 +122,7 @@ class Checkpoints:
         before: str = "",
         limit: int | None = None,
     ) -> list[Checkpoint]:
-        """Return checkpoints of a thread (None: of all that belong to this scope), the last one first."""
+        """Return checkpoints of a thread (None: of all threads in this scope), the last one first."""
         wanted: dict[str, Any] = {"scope": self._holder.scope}
         sql = f"SELECT {_COLUMNS} FROM holdfast_checkpoints WHERE scope = :scope"  # noqa: S608
         for column, sign, value in (
@@ -140,7 +140,7 @@ class Checkpoints:
         return await self._do("checkpoints", lambda: _select(self._holder.scope, sql, wanted), write=False)
 
     async def writes(self, thread: str, channel: str) -> list[Write]:
-        """Return what all tasks of a thread have written to a channel and no later checkpoint replaced."""
+        """Return the writes of all tasks of a thread to a channel that no later checkpoint has replaced."""
         values = {"scope": self._holder.scope, "thread": label(thread), "channel": channel}
         return await self._do(
             "checkpoint_writes", lambda: _writes(Statement(_OF_CHANNEL, values)), write=False
@@ -151,7 +151,7 @@ class Checkpoints:
         await self._do("put_checkpoint", lambda: _put(self._holder, row))
 
     async def put_writes(self, thread: str, ns: str, checkpoint_id: str, writes: Sequence[Write]) -> None:
-        """Write down what a task wrote; what is there already stays, but for special channels."""
+        """Store the writes of a task; existing ones are kept, except for special channels."""
         key = {"thread": label(thread), "ns": _checked(ns), "id": checkpoint_id}
         await self._do("put_checkpoint_writes", lambda: _put_writes(self._holder, key, writes))
 
@@ -160,7 +160,7 @@ class Checkpoints:
         await self._change("delete_checkpoints", thread, _DELETE, _DELETE_WRITES)
 
     async def prune(self, thread: str, *, ended: bool = False) -> None:
-        """Keep the last checkpoint of each namespace; of a run that ended, none of the graphs inside it."""
+        """Keep the last checkpoint of each namespace; of an ended run, none of its inner graphs."""
         first = (_INNER,) if ended else ()
         await self._change("prune_checkpoints", thread, *first, _OLDER, _ORPHANS)
 

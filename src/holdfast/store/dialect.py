@@ -1,4 +1,4 @@
-"""The few words in which the two databases differ, and the statements as each wants them."""
+"""The SQL in which the two databases differ, and the rendering of statements for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLACEHOLDER = re.compile(r"(?<![:\w]):(\w+)")
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """What the ``{words}`` of a statement stand for, and how its ``:values`` are written."""
+    """The replacements of the ``{words}`` of a statement, and the format of its ``:values``."""
 
     words: dict[str, str]
     placeholder: str
@@ -42,7 +42,7 @@ SQLITE = Dialect(
 POSTGRESQL = Dialect(
     {
         "blob": "bytea",
-        # Whoever takes the run over waits for this row, so that a write is either seen by them or refused.
+        # An owner that takes the run over waits for this row: a write is either visible to it or refused.
         "share": "FOR SHARE",
         "update": "FOR UPDATE",
         "next_seq": "nextval('holdfast_state_order')",

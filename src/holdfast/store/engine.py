@@ -1,7 +1,7 @@
-"""What an operation asks of a database, and what a database must be able to do.
+"""The interface of databases, and operations, which are independent of the database.
 
 An operation is a generator: it yields statements and is sent their answers. It is written once, and each
-engine runs it as one transaction. Every operation may be done again, so a lost answer is no harm.
+engine runs it as one transaction. Every operation is idempotent, so it can be repeated after a lost answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement with ``:name`` placeholders; with ``many`` it is done once for each."""
+    """One statement with ``:name`` placeholders; with ``many`` it is executed once for each."""
 
     sql: str
     values: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -40,7 +40,7 @@ Kind: TypeAlias = Literal["sqlite", "postgresql"]
 
 
 class Away(StoreUnavailable):
-    """The database is away or busy just now: the same operation may succeed if it is tried again."""
+    """The database is unavailable or busy now: the same operation may succeed later."""
 
 
 _DATABASE: Final = Outage("database")
@@ -61,11 +61,11 @@ class Engine(Protocol):
     kind: Kind
 
     async def run(self, operation: Callable[[], Operation[T]], *, write: bool, single: bool = False) -> T:
-        """Do an operation in one transaction; ``single`` promises that it is one statement."""
+        """Run an operation in one transaction; ``single`` promises that it is one statement."""
         ...
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date, one process at a time; return the names of what was applied."""
+        """Apply missing migrations, one process at a time; return their names."""
         ...
 
     async def applied(self) -> set[int]:
@@ -73,5 +73,5 @@ class Engine(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Finish what was asked and close."""
+        """Finish the operations in progress and close."""
         ...

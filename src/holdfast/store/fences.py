@@ -1,12 +1,12 @@
-"""Operations under a fence: what a run may read and write while it is its owner's.
+"""Operations under a fence: a run's reads and writes while its owner holds it.
 
-A fence is registered once an attempt; it must be higher than the one seen before, or the same one of the same
+A fence is registered once per attempt; it must be higher than the registered one, or the same one of the same
 owner. (After a failover of Redis a fence may repeat under another owner: that one is refused.) Every write
-names fence and owner again and changes nothing if they are no longer those of the run.
+has fence and owner again and changes nothing if they are no longer those of the run.
 
 A thread belongs to one run at a time. An attempt that registers takes the thread under its generation and
-seals the run that had it before: a write of that run which still waits in the database (it timed out, its
-worker was frozen) changes nothing when it arrives.
+seals the run that had it before: a late write of that run, which still waits in the database (it timed out,
+its worker was frozen), changes nothing.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _CLOCK_SECONDS = 5.0
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who writes: a run under one fence of one owner, and the scope of its state.
+    """The writer: a run under one fence of one owner, and the scope of its state.
 
     ``thread`` names the thread in its partition, ``generation`` is higher for each attempt of its runs;
     without a thread they are empty.
@@ -99,14 +99,14 @@ class Holder(msgspec.Struct, frozen=True):
     generation: int = 0
 
     def values(self) -> dict[str, object]:
-        """Return the values that name the holder in a statement."""
+        """Return the values that identify the holder in a statement."""
         return {"run": self.run, "fence": self.fence, "owner": self.owner}
 
 
 def register(holder: Holder) -> Operation[dict[str, bytes]]:
-    """Take the run over under this fence and return the steps that it has done."""
+    """Take the run over under this fence and return its finished steps."""
     if holder.generation:
-        # Before the run: two runs of a thread that lock each other's rows would be a deadlock.
+        # Before the run's own row: two runs of a thread that lock each other's rows would deadlock.
         yield from _take_thread(holder)
     done = yield Statement(_REGISTER, {**holder.values(), "now": time.time()})
     if not done.count:
@@ -143,9 +143,9 @@ def _is_newer(generation: int, than: int, now: float) -> bool:
 
 
 def _compact(holder: Holder) -> Operation[None]:
-    """Drop what earlier runs wrote and later ones replaced.
+    """Delete the writes of earlier runs that later runs have replaced.
 
-    The last of them keeps all its rows and what it replaced, because it may be taken back.
+    The last run keeps all its rows and those that it replaced, because it may be rolled back.
     """
     found = yield Statement(_LAST_OTHER, {"scope": holder.scope, "run": holder.run})
     if found.rows:
@@ -155,7 +155,7 @@ def _compact(holder: Holder) -> Operation[None]:
 
 
 def put_step(holder: Holder, name: str, value: bytes, seconds: float) -> Operation[None]:
-    """Write down that a step is done; the same name again replaces its value."""
+    """Store a finished step; the same name again replaces its value."""
     values = {**holder.values(), "name": name, "value": value, "seconds": seconds, "now": time.time()}
     done = yield Statement(_PUT_STEP, values)
     if not done.count:
@@ -163,13 +163,13 @@ def put_step(holder: Holder, name: str, value: bytes, seconds: float) -> Operati
 
 
 def read_state(scope: str) -> Operation[dict[str, bytes]]:
-    """Return the newest value of every key that was not deleted."""
+    """Return the newest value of every key that is not deleted."""
     found = yield Statement(_STATE, {"scope": scope})
     return {key: bytes(value) for key, value in found.rows}
 
 
 def put_state(holder: Holder, key: str, value: bytes | None) -> Operation[None]:
-    """Write a key of the state; None deletes it, which a rollback can undo too."""
+    """Write a key of the state; None deletes it, which a rollback can undo."""
     values = {**holder.values(), "scope": holder.scope, "key": key, "value": value, "now": time.time()}
     done = yield Statement(_PUT_STATE, values)
     if not done.count:
@@ -177,7 +177,7 @@ def put_state(holder: Holder, key: str, value: bytes | None) -> Operation[None]:
 
 
 def roll_back(holder: Holder, other: str) -> Operation[None]:
-    """Take back what another run wrote into this scope, and refuse what its old owner still writes."""
+    """Delete the writes of another run in this scope, and refuse later ones of its former owner."""
     yield from held(holder)
     yield Statement(_SEAL, {"other": other})
     yield Statement(_UNDO, {"scope": holder.scope, "other": other})
@@ -186,7 +186,7 @@ def roll_back(holder: Holder, other: str) -> Operation[None]:
 
 
 def held(holder: Holder) -> Operation[None]:
-    """Refuse to go on if the run is another's, and keep it ours until the transaction ends."""
+    """Raise LeaseLost if another owner has the run, else lock it until the transaction ends."""
     found = yield Statement(_HELD, holder.values())
     if not found.rows:
         yield from _refuse(holder)

@@ -1,4 +1,4 @@
-"""The door to the store, opened by whoever needs it first: agents that remember nothing need none."""
+"""The store of a process, opened at its first use: agents without steps and state need none."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _PAUSE_SECONDS = 0.2
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What a process has found out about its store, for the processes of its attempts."""
+    """The result of a process's check of its store, for the processes of its attempts."""
 
     store_id: str = ""
-    """The id of the store that was admitted; empty while it was not compared with the registered one."""
+    """The id of the admitted store; empty until it was compared with the registered one."""
     refusal_ends_process: bool = False
 
 
 def location(settings: DatabaseSettings) -> str:
-    """Return where the store is, for a person: the address without its password, or the file."""
+    """Return the location of the store for messages: the address without its password, or the file."""
     return redact_url(settings.url) if settings.url else str(Path(settings.path).absolute())
 
 
@@ -46,14 +46,14 @@ class LazyStore:
         self._store: Store | None = None
         self._admitted: Store | None = None
         self.admit: Callable[[Store], Awaitable[None]] | None = None
-        """Raises if the store must not be used; awaited once, before anybody gets the store."""
+        """Raises if the store must not be used; awaited once, before the first use."""
         self.refusal_ends_process = False
-        """Whether a process ends soon if its store must not be used; if not, the agent gets the error."""
+        """Whether the process ends if its store must not be used; if not, the agent gets the error."""
         self.admitted_id = ""
 
     @property
     def admission(self) -> Admission:
-        """What is known now of the store."""
+        """The present result of the check of the store."""
         return Admission(self.admitted_id, self.refusal_ends_process)
 
     async def get(self) -> Store:
@@ -71,13 +71,13 @@ class LazyStore:
         return self._admitted
 
     async def found(self) -> Store | None:
-        """Return the store if there is one: a PostgreSQL that is named, or a SQLite file that exists."""
-        # Whoever only looks, or tells another's system something, must not leave an empty file behind.
-        if self._admitted is None and not self._settings.url and not await asyncio.to_thread(self._is_there):
+        """Return the store if there is one: a configured PostgreSQL, or an existing SQLite file."""
+        # A command that only reads, or that is sent to another system, must not create an empty file.
+        if self._admitted is None and not self._settings.url and not await asyncio.to_thread(self._exists):
             return None
         return await self.get()
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         return Path(self._settings.path).exists()
 
     def memory(
@@ -92,10 +92,10 @@ class LazyStore:
         partition: int = 0,
         generation: int = 0,
     ) -> LazyMemory:
-        """Return the memory of one attempt; nothing is opened before it is used."""
+        """Return the memory of one attempt; the store is opened at its first use."""
 
         async def opened() -> StoredMemory:
-            store = await self._waited_for()
+            store = await self._get_or_away()
             return store.memory(
                 run_id=run_id,
                 thread_id=thread_id,
@@ -109,7 +109,7 @@ class LazyStore:
 
         return LazyMemory(opened)
 
-    async def _waited_for(self) -> Store:
+    async def _get_or_away(self) -> Store:
         try:
             return await self.get()
         except ConfigError as exc:
@@ -124,18 +124,18 @@ class LazyStore:
 
 
 class LazyMemory:
-    """A memory that opens the door when it is first asked."""
+    """A memory that opens the store at its first use."""
 
     def __init__(self, open_memory: Callable[[], Awaitable[StoredMemory]]) -> None:
         self._open = open_memory
         self._memory: StoredMemory | None = None
 
     async def step(self, name: str) -> bytes | None:
-        """Return what the step gave, if it has been done."""
+        """Return the value of a finished step; None if it is not finished."""
         return await (await self._opened()).step(name)
 
     async def put_step(self, name: str, value: bytes, *, seconds: float = 0.0) -> None:
-        """Remember that a step is done."""
+        """Store a finished step."""
         await (await self._opened()).put_step(name, value, seconds=seconds)
 
     async def state(self) -> dict[str, bytes]:
@@ -143,11 +143,11 @@ class LazyMemory:
         return await (await self._opened()).state()
 
     async def put_state(self, key: str, value: bytes | None) -> None:
-        """Remember a part of the state; None forgets it."""
+        """Write a key of the state; None deletes it."""
         await (await self._opened()).put_state(key, value)
 
     async def rollback(self, run_id: str) -> None:
-        """Undo what another run of the thread wrote to its state."""
+        """Undo the writes of another run to the thread's state."""
         await (await self._opened()).rollback(run_id)
 
     async def checkpoints(self) -> Checkpoints:
@@ -158,7 +158,7 @@ class LazyMemory:
         while self._memory is None:
             try:
                 self._memory = await self._open()
-            # As patient as the memory itself: the run's lease and deadline end the waiting.
+            # Like the memory itself, wait without a limit: the run's lease and deadline end the wait.
             except Away:
                 await asyncio.sleep(_PAUSE_SECONDS)
         return self._memory

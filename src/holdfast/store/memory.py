@@ -1,6 +1,6 @@
-"""What a run remembers during one attempt: the steps it has done, and the state of its thread.
+"""The memory of a run during one attempt: its finished steps, and the state of its thread.
 
-It does not give up while the database is away: whoever runs the attempt does, when its lease or time ends.
+It retries while the database is unavailable: the attempt ends when its lease or its timeout does.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class StoredMemory:
         self._opening = asyncio.Lock()
 
     async def step(self, name: str) -> bytes | None:
-        """Return what a step gave when it was done, or None if it was not."""
+        """Return the value of a finished step; None if it is not finished."""
         return (await self._opened()).get(label(name))
 
     async def put_step(self, name: str, value: bytes, *, seconds: float = 0.0) -> None:
-        """Write down that a step is done; raise LeaseLost, and write nothing, if the run is another's."""
+        """Store a finished step; raise LeaseLost, and write nothing, if another owner has the run."""
         steps, name = await self._opened(), label(name)
         took = float(seconds) if math.isfinite(seconds) else 0.0
         await self._do("put_step", lambda: fences.put_step(self._holder, name, value, took), single=True)
@@ -58,13 +58,13 @@ class StoredMemory:
         await self._do("put_state", lambda: fences.put_state(self._holder, key, value), single=True)
 
     async def rollback(self, run_id: str) -> None:
-        """Take back what another run wrote into this thread's state; its owner can write no more."""
+        """Undo the writes of another run to the thread's state, and refuse its later ones."""
         await self._opened()
         other = run_label(self._queue, run_id)
         await self._do("rollback", lambda: fences.roll_back(self._holder, other))
 
     async def checkpoints(self) -> Checkpoints:
-        """Return the checkpoints of graphs in this thread, to be written under the same fence."""
+        """Return the checkpoints of graphs in this thread, which are written under the same fence."""
         await self._opened()
         return Checkpoints(self._store, self._holder)
 

@@ -1,4 +1,4 @@
-"""The numbered files of ``migrations/``: which there are, and which a database still needs."""
+"""The numbered files of ``migrations/``, and those that a database still needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Migration(msgspec.Struct, frozen=True, order=True):
 
     @property
     def title(self) -> str:
-        """Its file's name."""
+        """The name of its file, without the ending."""
         return f"{self.number:04}_{self.name}"
 
 
@@ -50,7 +50,7 @@ def migrations(kind: Kind) -> list[Migration]:
 
 
 def missing(kind: Kind, applied: Iterable[int], where: str) -> list[Migration]:
-    """Return what a database still needs; refuse one that a newer version has changed."""
+    """Return the migrations that a database still needs; refuse the schema of a newer version."""
     known, seen = migrations(kind), set(applied)
     newest = known[-1].number
     if seen and max(seen) > newest:

@@ -1,4 +1,4 @@
-"""What runs, threads and steps are called in the database: any name a caller may think of fits an index."""
+"""The names of runs, threads and steps in the database: any name of a caller is made to fit an index."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import hashlib
 from holdfast.errors import InputError
 
 LABEL_BYTES = 480
-"""PostgreSQL indexes rows of up to 2,700 bytes; the widest of ours has a scope, a key and a run."""
+"""PostgreSQL indexes rows of up to 2,700 bytes; the widest row has a scope, a key and a run."""
 KEY_BYTES = 1000
 
 
 def label(text: str) -> str:
-    """Return the name itself, or a short one with its hash if a database could not index it."""
+    """Return the name itself, or a short one with its hash if a database can't index it."""
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) <= LABEL_BYTES and _storable(text):
         return text
@@ -21,20 +21,20 @@ def label(text: str) -> str:
 
 
 def incarnation(run_id: str, submitted_ms: int) -> str:
-    """Name one run of an id among those that had the same before; ids have no blanks."""
+    """Return the name of a run that distinguishes it from earlier runs of the same id; ids have no blanks."""
     return f"{run_id} {submitted_ms}"
 
 
 def run_label(queue: str, run_id: str) -> str:
-    """Name a run: two queues may each have a run of the same id."""
+    """Return the name of a run: two queues may each have a run of the same id."""
     return label(f"{queue}/{run_id}" if queue else run_id)
 
 
 def scope_label(run: str, thread_id: str, tenant: str) -> str:
-    """Name whose state it is: the thread's of that tenant, or the run's own."""
+    """Return the name of a state: that of a tenant's thread, or that of the run."""
     if not thread_id:
         return label(f"run:{run}")
-    # Tenants must not reach each other's threads by a slash in a name.
+    # A slash in a tenant's name must not reach the threads of another tenant.
     owner = tenant.replace("%", "%25").replace("/", "%2F")
     return label(f"thread:{owner}/{thread_id}")
 
@@ -45,7 +45,7 @@ def thread_label(partition: str, scope: str) -> str:
 
 
 def checked_key(key: str) -> str:
-    """Return a key of the state, which is kept as it is; refuse one that no database takes."""
+    """Return a key of the state; raise InputError for one that no database accepts."""
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES or not _storable(key):
         raise InputError(f"a key of the state has at most {KEY_BYTES} bytes of text, got {key[:100]!r}")
     return key

@@ -1,4 +1,4 @@
-"""Opens the store that the settings name: PostgreSQL if they have a URL, else a SQLite file."""
+"""Opens the store of the settings: PostgreSQL if they have a URL, else a SQLite file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 async def open_store(settings: DatabaseSettings, *, migrate: bool = False) -> Store:
-    """Open the store; a SQLite file is brought up to date, a PostgreSQL only if ``migrate`` says so."""
+    """Open the store; a SQLite file is migrated, a PostgreSQL database only with ``migrate``."""
     engine, _ = await _open(settings)
     store = Store(engine, timeout_seconds=settings.timeout_seconds)
     try:
@@ -29,7 +29,7 @@ async def open_store(settings: DatabaseSettings, *, migrate: bool = False) -> St
 
 
 async def migrate_store(settings: DatabaseSettings) -> list[str]:
-    """Bring the schema up to date and return the names of the migrations that this took."""
+    """Apply missing migrations, and return their names."""
     engine, applied = await _open(settings)
     try:
         return applied + await engine.migrate()
@@ -38,7 +38,7 @@ async def migrate_store(settings: DatabaseSettings) -> list[str]:
 
 
 async def _open(settings: DatabaseSettings) -> tuple[Engine, list[str]]:
-    """Return the engine, and what opening it has already migrated."""
+    """Return the engine, and the migrations that opening it has applied."""
     if not settings.url:
         sqlite = SqliteEngine(settings.path, timeout_seconds=settings.timeout_seconds)
         return sqlite, await sqlite.open()

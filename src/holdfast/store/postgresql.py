@@ -1,7 +1,7 @@
-"""PostgreSQL: psycopg's pool, on which every wait ends, and every connection is doubted after a failure.
+"""PostgreSQL: psycopg's pool, with a limit for every wait, and a check of every connection after a failure.
 
-Invariant: whoever stops waiting is let go at once, even if the server hangs; what was sent may still be done,
-which the fence and the nature of the operations make harmless.
+Invariant: a caller that stops waiting returns at once, even if the server hangs; the statement may still be
+executed, which is safe because operations are fenced and idempotent.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ T = TypeVar("T")
 _SETTING: Final = "database.url (DATABASE_URL)"
 _LOCK: Final = 0x686F6C6466617374  # "holdfast"
 _MIGRATE_SECONDS: Final = 600.0
-_PATIENCE_SECONDS: Final = 1.0
-"""How long the pool tries before an operation asks it again; its own pauses grow to minutes."""
+_POOL_SECONDS: Final = 1.0
+"""How long the pool tries before the operation retries; its own pauses would grow to minutes."""
 _IDLE_SECONDS: Final = 1.0
-"""A connection that was used a moment ago is not asked whether it lives: that would double each operation."""
+"""A connection that was used more recently is not checked: that would double the time of each operation."""
 _IDLE_IN_TRANSACTION: Final = 0.5
 """How long a transaction may stand still, as a part of the timeout: a frozen process keeps its locks."""
 _AWAY: Final = (
@@ -67,8 +67,8 @@ class PostgresEngine:
             kwargs=self._parameters,
             min_size=1,
             max_size=settings.pool_size,
-            timeout=min(_PATIENCE_SECONDS, self._timeout),
-            reconnect_timeout=_PATIENCE_SECONDS,
+            timeout=min(_POOL_SECONDS, self._timeout),
+            reconnect_timeout=_POOL_SECONDS,
             check=self._check,
             configure=self._configure,
             name="holdfast-store",
@@ -76,10 +76,10 @@ class PostgresEngine:
         )
         self._failed_at = 0.0
         self._refreshing: asyncio.Task[None] | None = None
-        self._left_behind: set[asyncio.Task[Any]] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
-        """Connect, or say why that can't be done."""
+        """Connect, or raise an error with the reason."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -94,45 +94,45 @@ class PostgresEngine:
         await self._pool.open()
 
     async def run(self, operation: Callable[[], Operation[T]], *, write: bool, single: bool = False) -> T:
-        """Do an operation; ``single`` spares the round trips of a transaction."""
+        """Run an operation; ``single`` saves the round trips of a transaction."""
         del write
-        return await self._leaving(self._attempt(operation, single=single), self._timeout)
+        return await self._with_timeout(self._attempt(operation, single=single), self._timeout)
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date, one process at a time."""
-        return await self._leaving(self._migrate(), _MIGRATE_SECONDS)
+        """Apply missing migrations, one process at a time."""
+        return await self._with_timeout(self._migrate(), _MIGRATE_SECONDS)
 
     async def applied(self) -> set[int]:
         """Return the numbers of the migrations that the database has."""
 
-        async def ask() -> set[int]:
+        async def read() -> set[int]:
             async with self._pool.connection(timeout=self._timeout) as connection:
                 try:
                     return {row[0] for row in await (await connection.execute(APPLIED)).fetchall()}
                 except psycopg.errors.UndefinedTable:
                     return set()
 
-        return await self._leaving(ask(), self._timeout)
+        return await self._with_timeout(read(), self._timeout)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for task in (*self._left_behind, *([self._refreshing] if self._refreshing else [])):
+        for task in (*self._abandoned, *([self._refreshing] if self._refreshing else [])):
             task.cancel()
         await self._pool.close(timeout=min(self._timeout, 2.0))
 
     # -- one try
 
-    async def _leaving(self, work: Any, seconds: float) -> Any:
-        """Wait for ``work``, but leave it behind when time is up: psycopg's own farewell takes up to 10 s."""
+    async def _with_timeout(self, work: Any, seconds: float) -> Any:
+        """Wait for ``work`` up to the timeout, not for its cancellation: in psycopg that takes up to 10 s."""
         task: asyncio.Task[Any] = asyncio.create_task(work, name="store operation")
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(task)
         except TimeoutError as exc:
-            self._doubt()
+            self._check_connections()
             raise self._away(exc) from exc
         except _AWAY as exc:
-            self._doubt()
+            self._check_connections()
             raise self._away(exc) from exc
         except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
             raise ConfigError(
@@ -147,13 +147,13 @@ class PostgresEngine:
         finally:
             if not task.done():
                 task.cancel()
-                self._left_behind.add(task)
+                self._abandoned.add(task)
                 task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._left_behind.discard(task)
+        self._abandoned.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody waits for it any more
+            task.exception()  # mark it as retrieved: no caller waits for the task any more
 
     async def _attempt(self, operation: Callable[[], Operation[T]], *, single: bool) -> T:
         async with self._pool.connection() as connection:
@@ -190,8 +190,8 @@ class PostgresEngine:
         # guard: idle-transaction-ended
         await connection.execute(f"SET idle_in_transaction_session_timeout = {longest_ms}".encode())
 
-    def _doubt(self) -> None:
-        """After a failure, replace every connection that has died with it, not one a try."""
+    def _check_connections(self) -> None:
+        """After a failure, replace all dead connections at once, instead of one per try."""
         self._failed_at = time.monotonic()
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="store refresh")
@@ -237,5 +237,5 @@ async def _drive(operation: Operation[T], connection: _Connection) -> T:
 
 
 def _first_line(exc: BaseException) -> str:
-    """A server's message without its hints and its password: one line, for a person."""
+    """Return the first line of a server's message, without passwords."""
     return redact(str(exc).strip().partition("\n")[0])

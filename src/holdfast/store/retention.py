@@ -1,4 +1,4 @@
-"""What is no longer kept: bounded passes, so that no transaction is long."""
+"""Removal of old rows, in bounded passes, so that no transaction is long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What one pass removed; if it is not ``whole``, there is more for the next one."""
+    """The rows that one pass removed; if it is not ``whole``, the next pass has more to remove."""
 
     archived: int
     journals: int
@@ -39,7 +39,7 @@ GROUP BY scope HAVING max(written_at) < :before ORDER BY scope LIMIT :limit
 """
 _DROP_ARCHIVED = "DELETE FROM holdfast_archive WHERE run IN ({keys}) AND finished_at < :before"
 _DROP_FENCES = "DELETE FROM holdfast_fences WHERE run IN ({keys}) AND used_at < :before"
-# A run that is going again has registered since, and keeps what it has.
+# A run that was started again has registered since, and keeps its rows.
 _DROP_STEPS = """
 DELETE FROM holdfast_steps WHERE run IN ({keys})
 AND NOT EXISTS (SELECT 1 FROM holdfast_fences AS f WHERE f.run = holdfast_steps.run)
@@ -63,7 +63,7 @@ DELETE FROM holdfast_checkpoint_writes WHERE scope IN ({keys}) AND NOT EXISTS (
 def prune(
     *, archived_before: float, steps_before: float, threads_before: float, limit: int
 ) -> Operation[Pruned]:
-    """Remove archived runs with their journals, then journals that belong to none, then silent threads."""
+    """Remove archived runs with their journals, then journals without an archived run, then old threads."""
     archived, full = yield from _pick(_EXPIRED, archived_before, limit)
     dropped = 0
     if archived:
@@ -85,7 +85,7 @@ def prune(
 
 
 def _pick(sql: str, before: float, limit: int) -> Operation[tuple[list[str], bool]]:
-    """Choose the first ones whose rows together stay under the limit, at least one; say if more are left."""
+    """Return the first names whose rows are within the limit, at least one, and whether more are left."""
     if not before:
         return [], False
     found = yield Statement(sql, {"before": before, "limit": limit})

@@ -1,4 +1,4 @@
-"""Schedules that were made or paused at run time: what Redis may lose is kept, each under its revision."""
+"""Schedules that were made or paused at run time, stored with their revisions in case Redis loses them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class StoredSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one schedule; the higher revision is the newer one. Times are epoch seconds."""
+    """The stored fields of one schedule; the higher revision is the newer one. Times are epoch seconds."""
 
     name: str
     revision: int
     spec: bytes = b""
-    """Its definition; empty if the code has it, and only its pause is kept."""
+    """Its definition; empty if it is declared in the code, and only its pause is stored."""
     paused: str = ""
     paused_since: float = 0.0
     """0 is not paused."""
     done: bool = False
     removed: bool = False
-    """A tombstone: it keeps an older copy from coming back."""
+    """A tombstone: it prevents an older copy from returning."""
 
 
 class SchedulesHead(msgspec.Struct, frozen=True):
-    """What changes whenever a schedule does: how many rows there are, and when the last was written."""
+    """The values that change with every schedule: the number of rows, and the time of the last write."""
 
     count: int
     changed_at: float
@@ -39,7 +39,7 @@ class SchedulesHead(msgspec.Struct, frozen=True):
 
 _FIELDS = StoredSchedule.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
-# Nothing of a caller's is in the text of a statement: the names are our own fields.
+# No text of a caller is in the text of a statement: the names are those of the fields.
 # guard: sql-newer-revision
 _PUT = f"""
 INSERT INTO holdfast_schedules (space, changed_at, {_COLUMNS})
@@ -61,8 +61,8 @@ _FORGET = "DELETE FROM holdfast_schedules WHERE space = :space AND removed = 1 A
 
 
 def put(space: str, rows: Sequence[StoredSchedule], now: float) -> Operation[dict[str, StoredSchedule]]:
-    """Write rows unless there are newer ones, and return those that stand now, by name."""
-    # In one order everywhere, so that two that write the same ones don't wait for each other in a circle.
+    """Write rows unless there are newer ones, and return the present rows, by name."""
+    # In a fixed order, so that two processes which write the same rows can't deadlock.
     values = [_values(space, row, now) for row in sorted(rows, key=lambda row: row.name)]
     yield Statement(_PUT, many=values)
     return (yield from find(space, [row.name for row in rows]))
@@ -75,7 +75,7 @@ def find(space: str, names: Sequence[str]) -> Operation[dict[str, StoredSchedule
 
 
 def page(space: str, after: str, limit: int, since: float) -> Operation[list[StoredSchedule]]:
-    """Return the next rows by name; with ``since`` only those that were written from then on."""
+    """Return the next rows by name; with ``since`` only those written since then."""
     values: dict[str, Any] = {"space": label(space), "after": after, "limit": limit}
     if since:
         found = yield Statement(_CHANGED, {**values, "since": since})
@@ -85,21 +85,21 @@ def page(space: str, after: str, limit: int, since: float) -> Operation[list[Sto
 
 
 def head(space: str) -> Operation[SchedulesHead]:
-    """Return what changes whenever a row does."""
+    """Return the values that change with every row."""
     found = yield Statement(_HEAD, {"space": label(space)})
     count, changed_at = found.rows[0]
     return SchedulesHead(int(count), float(changed_at))
 
 
 def forget(space: str, before: float) -> Operation[int]:
-    """Drop the tombstones that are older than that, and return how many there were."""
+    """Delete the tombstones from before that time, and return their number."""
     done = yield Statement(_FORGET, {"space": label(space), "before": before})
     return done.count
 
 
 def _values(space: str, row: StoredSchedule, now: float) -> dict[str, Any]:
     fields = msgspec.structs.asdict(row)
-    fields["paused"] = row.paused.replace("\0", "?")  # PostgreSQL's texts have no NUL
+    fields["paused"] = row.paused.replace("\0", "?")  # PostgreSQL's texts can't contain NUL
     return {**fields, "done": int(row.done), "removed": int(row.removed), "space": label(space), "now": now}
 
 

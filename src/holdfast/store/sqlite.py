@@ -1,6 +1,6 @@
-"""SQLite: one thread writes and commits what came together at once, another one reads beside it.
+"""SQLite: one thread writes, with one commit for all waiting writes, and another thread reads.
 
-Invariant: a write is answered after its commit has reached the disk: no crash and no power cut undoes it.
+Invariant: a write is answered after its commit has reached the disk: it survives crashes and power cuts.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class _Job:
     error: BaseException | None = None
 
 
-class _Desk:
-    """A thread with a connection of its own, which does jobs in the order they come."""
+class _ConnectionThread:
+    """A thread with its own connection, which performs jobs in their order."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection], *, writes: bool) -> None:
         self._connect = connect
@@ -67,7 +67,7 @@ class _Desk:
         self._thread.start()
 
     async def do(self, work: Callable[[sqlite3.Connection], T], *, alone: bool = False) -> T:
-        """Have a job done by the thread; ``alone`` manages its transaction by itself."""
+        """Perform a job on the thread; with ``alone`` the job manages its own transaction."""
         if self._closed:
             raise StoreUnavailable("the store is closed")
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class _Desk:
         return await future
 
     async def close(self) -> None:
-        """Do what is waiting, then end the thread."""
+        """Perform the waiting jobs, then end the thread."""
         self._closed = True
         self._jobs.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
@@ -93,7 +93,7 @@ class _Desk:
             self._connection.close()
 
     def _gather(self, first: _Job) -> tuple[list[_Job], _Job | None, bool]:
-        """Take what is waiting already, so that it shares a commit; a job that wants to be alone is."""
+        """Take all waiting jobs, so that they share a commit, up to a job that must be ``alone``."""
         batch = [first]
         while self._writes and not first.alone and len(batch) < _BATCH:
             try:
@@ -114,10 +114,10 @@ class _Desk:
                     _try(job, self._connection)
             else:
                 self._commit(batch, self._connection)
-        except Exception as exc:  # what hits the transaction hits every job in it
+        except Exception as exc:  # an error of the transaction is one of every job in it
             for job in batch:
                 job.error = job.error or exc
-            self._start_afresh()
+            self._close_connection()
 
     def _commit(self, batch: list[_Job], connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
@@ -131,7 +131,7 @@ class _Desk:
             connection.execute("RELEASE job")
         connection.execute("COMMIT")
 
-    def _start_afresh(self) -> None:
+    def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -148,7 +148,7 @@ def _try(job: _Job, connection: sqlite3.Connection) -> None:
 def _answer(batch: list[_Job]) -> None:
     """Wake each event loop once for all its jobs."""
     for loop in {job.loop for job in batch}:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever asked with it
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and its callers with it
             loop.call_soon_threadsafe(_settle, [job for job in batch if job.loop is loop])
 
 
@@ -163,18 +163,18 @@ def _settle(jobs: list[_Job]) -> None:
 
 
 class SqliteEngine:
-    """The engine over one file, which any number of processes may use."""
+    """The engine of one file, which any number of processes may use."""
 
     kind: Kind = "sqlite"
 
     def __init__(self, path: str, *, timeout_seconds: float) -> None:
         self._path = Path(path).absolute()
         self._timeout = timeout_seconds
-        self._writer = _Desk(self._connect, writes=True)
-        self._reader = _Desk(self._connect, writes=False)
+        self._writer = _ConnectionThread(self._connect, writes=True)
+        self._reader = _ConnectionThread(self._connect, writes=False)
 
     async def open(self) -> list[str]:
-        """Open the file, which is made if there is none, and bring its schema up to date, as ``migrate``."""
+        """Open the file, or create it, and apply missing migrations, like ``migrate``."""
         try:
             return await self.migrate()
         except BaseException as exc:
@@ -184,12 +184,12 @@ class SqliteEngine:
             raise
 
     async def run(self, operation: Callable[[], Operation[T]], *, write: bool, single: bool = False) -> T:
-        """Do an operation; writes that come together share a commit."""
+        """Run an operation; concurrent writes share a commit."""
         del single
         return await self._do(lambda connection: _drive(operation(), connection), write=write)
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date, one process at a time."""
+        """Apply missing migrations, one process at a time."""
         return await self._do(self._migrate, write=True, alone=True)
 
     async def applied(self) -> set[int]:
@@ -197,7 +197,7 @@ class SqliteEngine:
         return await self._do(lambda connection: {row[0] for row in connection.execute(APPLIED)}, write=False)
 
     async def aclose(self) -> None:
-        """Write what is waiting and close the file."""
+        """Perform the waiting writes and close the file."""
         await self._writer.close()
         await self._reader.close()
 
@@ -207,14 +207,14 @@ class SqliteEngine:
         except sqlite3.DataError as exc:
             raise PayloadTooLarge(f"{self._path} can't take this value: {exc}") from exc
         except (sqlite3.DatabaseError, OSError) as exc:
-            raise self._trouble(exc) from exc
+            raise self._error_of(exc) from exc
 
     def _connect(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self._path, timeout=self._timeout, isolation_level=None)
         try:
             self._use_wal(connection)
-            # FULL: what was answered survives a power cut too, which a step that sent a mail must.
+            # FULL: an answered write survives a power cut too; a step that sent a mail must not be lost.
             connection.execute("PRAGMA synchronous = FULL")
         except BaseException:
             connection.close()
@@ -253,7 +253,7 @@ class SqliteEngine:
         connection.execute("COMMIT")
         return [each.title for each in wanted]
 
-    def _trouble(self, exc: Exception) -> StoreUnavailable:
+    def _error_of(self, exc: Exception) -> StoreUnavailable:
         if _is_busy(exc):
             return Away(
                 f"the database {self._path} has been locked by another process for more than "
@@ -288,7 +288,7 @@ def _drive(operation: Operation[T], connection: sqlite3.Connection) -> T:
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script; ``executescript`` would commit what is open."""
+    """Split a script; ``executescript`` would commit the open transaction."""
     found: list[str] = []
     text = ""
     for line in script.splitlines(keepends=True):

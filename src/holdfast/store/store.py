@@ -1,4 +1,4 @@
-"""The store: what runs remember and what is kept of them, whichever database holds it."""
+"""The store: the memory of runs, and ended runs, independent of the database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)  # the logs' own room is beside this one
+_log = logging.getLogger(__name__)  # this package must not import telemetry
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
@@ -48,7 +48,7 @@ class Store:
 
     @property
     def kind(self) -> Kind:
-        """Which database it is."""
+        """The kind of its database."""
         return self._engine.kind
 
     async def __aenter__(self) -> Self:
@@ -60,17 +60,17 @@ class Store:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close it; what was asked before is done first."""
+        """Finish the operations in progress, and close the store."""
         await self._engine.aclose()
 
     # -- schema
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date and return the names of the migrations that this took."""
+        """Apply missing migrations, and return their names."""
         return await self._engine.migrate()
 
     async def check_schema(self) -> None:
-        """Refuse a schema that is not the one this version knows."""
+        """Raise ConfigError for a schema that this version can't use."""
         missed = missing(self.kind, await self._engine.applied(), "the database")
         if missed:
             raise ConfigError(
@@ -78,10 +78,10 @@ class Store:
             )
 
     async def id(self) -> str:
-        """Return the id that was written when the store was made: the same for all that open it."""
+        """Return the id that was written when the store was created: the same for all processes."""
         return await self.perform("id", _id, write=False, single=True)
 
-    # -- runs that are going
+    # -- running runs
 
     def memory(
         self,
@@ -95,11 +95,11 @@ class Store:
         partition: int = 0,
         generation: int = 0,
     ) -> StoredMemory:
-        """Return what a run remembers, for one attempt under one fence; nothing is asked until it is used.
+        """Return the memory of a run, for one attempt under one fence; nothing is read until it is used.
 
-        A thread belongs to its tenant, and to the attempt with the highest ``generation``: what earlier runs
-        still write is refused. Each partition numbers its own attempts. Runs of two queues are two runs,
-        whatever their ids.
+        A thread belongs to its tenant, and to the attempt with the highest ``generation``: late writes of
+        earlier runs are refused. Each partition numbers its own attempts. Runs of two queues are different
+        runs, even with the same id.
         """
         run = run_label(queue, run_id)
         scope = scope_label(run, thread_id, tenant)
@@ -113,15 +113,15 @@ class Store:
         )
         return StoredMemory(self, holder, queue=queue)
 
-    # -- runs that have ended
+    # -- ended runs
 
     async def archive(self, runs: Sequence[ArchivedRun]) -> None:
-        """Keep finished runs; the same ones again change nothing, a later end of one replaces it."""
+        """Store finished runs; storing a run twice changes nothing, a later end of a run replaces it."""
         if runs:
             await self.perform("archive", lambda: archive.archive(runs))
 
     async def archived(self, run_id: str, tenant: str = "", queue: str = "") -> ArchivedRun | None:
-        """Return a finished run, of that tenant and queue if they are named."""
+        """Return a finished run, of that tenant and queue if given."""
         return await self.perform(
             "archived", lambda: archive.find(run_id, tenant, queue), write=False, single=True
         )
@@ -156,11 +156,11 @@ class Store:
     async def prune(
         self, *, archived_before: float, steps_before: float, limit: int, threads_before: float = 0.0
     ) -> Pruned:
-        """Remove what is too old, about ``limit`` rows of each kind; a time of 0 keeps everything.
+        """Remove old rows, about ``limit`` of each kind; a time of 0 keeps everything.
 
-        Archived runs go with their steps. ``steps_before`` is for steps of runs that were never archived:
-        these may belong to a run that still waits for an answer, so it should be much earlier.
-        ``threads_before`` is for the state of threads in which nothing has been written since.
+        Archived runs are removed with their steps. ``steps_before`` is for steps of runs that were never
+        archived, which may still wait for an answer, so it should be much earlier. ``threads_before`` is for
+        the state of threads without a write since.
         """
         return await self.perform(
             "prune",
@@ -172,16 +172,16 @@ class Store:
             ),
         )
 
-    # -- schedules, by the set of keys that they belong to
+    # -- schedules, by their set of keys
 
     async def put_schedules(
         self, space: str, rows: Sequence[StoredSchedule], *, now: float
     ) -> dict[str, StoredSchedule]:
-        """Write schedules; an older revision never replaces a newer one. Return what stands, by name."""
+        """Write schedules; an older revision never replaces a newer one. Return the present rows, by name."""
         return await self.perform("put_schedules", lambda: schedules.put(space, rows, now))
 
     async def find_schedules(self, space: str, names: Sequence[str]) -> dict[str, StoredSchedule]:
-        """Return what is known of these schedules, removed ones included."""
+        """Return the rows of these schedules, including removed ones."""
         return await self.perform(
             "find_schedules", lambda: schedules.find(space, names), write=False, single=True
         )
@@ -189,17 +189,17 @@ class Store:
     async def page_schedules(
         self, space: str, *, after: str = "", limit: int = 500, since: float = 0.0
     ) -> list[StoredSchedule]:
-        """Return the next schedules by name; with ``since`` only those that were written from then on."""
+        """Return the next schedules by name; with ``since`` only those written since then."""
         return await self.perform(
             "page_schedules", lambda: schedules.page(space, after, limit, since), write=False, single=True
         )
 
     async def schedules_head(self, space: str) -> SchedulesHead:
-        """Return what changes whenever a schedule does."""
+        """Return the values that change with every schedule."""
         return await self.perform("schedules_head", lambda: schedules.head(space), write=False, single=True)
 
     async def forget_schedules(self, space: str, *, before: float) -> int:
-        """Drop what is left of schedules that were removed before that."""
+        """Delete the tombstones of schedules that were removed before that time."""
         return await self.perform("forget_schedules", lambda: schedules.forget(space, before), single=True)
 
     # -- health
@@ -207,18 +207,18 @@ class Store:
     async def ping(self) -> float:
         """Return how many seconds the database took to answer."""
         began = time.perf_counter()
-        await self.perform("ping", lambda: _ask("SELECT 1"), write=False, single=True)
+        await self.perform("ping", lambda: _number("SELECT 1"), write=False, single=True)
         return time.perf_counter() - began
 
     async def sizes(self) -> dict[str, int]:
-        """Return the rows of every table; of a large one in PostgreSQL, about as many."""
+        """Return the number of rows of every table; for a large one in PostgreSQL, an estimate."""
         return await self.perform("sizes", lambda: _sizes(self.kind), write=False)
 
     async def stored_bytes(self) -> int:
-        """Return how much room everything takes."""
-        return await self.perform("stored_bytes", lambda: _ask("{bytes}"), write=False, single=True)
+        """Return the size of the store in bytes."""
+        return await self.perform("stored_bytes", lambda: _number("{bytes}"), write=False, single=True)
 
-    # -- how an operation is done
+    # -- operations
 
     async def perform(
         self,
@@ -229,7 +229,7 @@ class Store:
         single: bool = False,
         patient: bool = False,
     ) -> T:
-        """Do an operation, again while the database is away: until the timeout, or forever if ``patient``."""
+        """Run an operation; retry while the database is unavailable, if ``patient`` without a timeout."""
         deadline = time.monotonic() + self._timeout
         for failures in itertools.count(1):
             pause = backoff_seconds(failures, _FIRST_PAUSE, _LONGEST_PAUSE)
@@ -249,7 +249,7 @@ def _id() -> Operation[str]:
     return str(answer.rows[0][0])
 
 
-def _ask(sql: str) -> Operation[int]:
+def _number(sql: str) -> Operation[int]:
     answer = yield Statement(sql)
     return int(answer.rows[0][0] or 0)
 
@@ -262,9 +262,9 @@ def _sizes(kind: Kind) -> Operation[dict[str, int]]:
     for table in _TABLES:
         sizes[table] = 0
         if kind == "postgresql":  # counting a large table there reads all of it
-            sizes[table] = yield from _ask(
+            sizes[table] = yield from _number(
                 f"SELECT reltuples::bigint FROM pg_class WHERE oid = 'holdfast_{table}'::regclass"  # noqa: S608
             )
         if sizes[table] < _MANY:
-            sizes[table] = yield from _ask(f"SELECT count(*) FROM holdfast_{table}")  # noqa: S608
+            sizes[table] = yield from _number(f"SELECT count(*) FROM holdfast_{table}")  # noqa: S608
     return sizes

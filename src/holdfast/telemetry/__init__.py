@@ -1,1 +1,1 @@
-"""What the house tells about itself: logs, metrics and traces, each in a module of its own."""
+"""Telemetry of all processes: logs, metrics and traces."""

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 PLAIN_TEXT = "text/plain; charset=utf-8"
-# A client that connects and says nothing must not keep a thread.
+# A client that connects and sends nothing must not occupy a thread.
 CLIENT_TIMEOUT_SECONDS = 5.0
 
 
 class Answer(NamedTuple):
-    """What a path answers."""
+    """The response of a path."""
 
     status: HTTPStatus
     content_type: str
@@ -76,7 +76,7 @@ class Exporter:
         self._server = self._thread = None
         if server is None or thread is None:
             return
-        # Wakes the accepting thread; shutdown() alone waits for its next look, half a second away.
+        # Wakes the accepting thread; shutdown() alone would wait for its next poll, half a second later.
         with contextlib.suppress(OSError):
             server.socket.shutdown(socket.SHUT_RDWR)
         server.shutdown()
@@ -100,14 +100,14 @@ class Exporter:
             encode, content_type = choose_encoder(accept)
             return Answer(HTTPStatus.OK, content_type, encode(self._metrics.registry))
         except Exception:
-            self._log.exception("metrics could not be collected")
+            self._log.exception("metrics not collected")
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN_TEXT, b"collecting failed; see the log\n")
 
     def _answer_ready(self) -> Answer:
         try:
             ready = self._ready()
         except Exception:
-            self._log.exception("readiness could not be told")
+            self._log.exception("readiness check failed")
             ready = False
         if ready:
             return Answer(HTTPStatus.OK, PLAIN_TEXT, b"ready\n")
@@ -135,7 +135,7 @@ class _Server(ThreadingTCPServer):
         super().__init__((host, port), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing about clients that hang up."""
+        """Ignore clients that close their connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_HEAD = do_GET  # noqa: N815  the base class looks for this name
+    do_HEAD = do_GET  # noqa: N815  the base class calls this name
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class's name
         """Probes come every few seconds: nothing to log."""

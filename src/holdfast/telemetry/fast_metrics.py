@@ -1,7 +1,7 @@
-"""Counters and histograms for the hot path: plain additions now, Prometheus families when somebody scrapes.
+"""Counters and histograms for the hot path: plain additions, and Prometheus families only at a scrape.
 
-A child is written by one thread only (the worker's event loop), so it needs no lock; a scrape from
-another thread may read it a moment early, never wrongly for long.
+A child is written by one thread only (the worker's event loop), so it needs no lock; a scrape in
+another thread may miss the last addition.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Counts(Collector):
         self._children: dict[tuple[str, ...], Count] = {}
 
     def child(self, *labels: str) -> Count:
-        """The counter of these label values; keep it, the lookup is the expensive part."""
+        """Return the counter of these label values; keep it, as the lookup is slow."""
         return self._children.setdefault(labels, Count())
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Give Prometheus what has been counted so far."""
+        """Return the family for Prometheus."""
         name, text, labels = self._family
         family = CounterMetricFamily(name, text, labels=labels)
         # A copy, because the event loop may add a child while a scrape walks them.
@@ -77,11 +77,11 @@ class Tallies(Collector):
         self._children: dict[tuple[str, ...], Tally] = {}
 
     def child(self, *labels: str) -> Tally:
-        """The histogram of these label values; keep it, the lookup is the expensive part."""
+        """Return the histogram of these label values; keep it, as the lookup is slow."""
         return self._children.setdefault(labels, Tally(self._bounds))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Give Prometheus what has been counted so far, cumulated as it wants it."""
+        """Return the family for Prometheus, with cumulative buckets."""
         name, text, labels = self._family
         family = HistogramMetricFamily(name, text, labels=labels)
         for values, tally in self._children.copy().items():
@@ -91,18 +91,18 @@ class Tallies(Collector):
 
 
 class Snapshot(Collector):
-    """A gauge of things that come and go: all its values are replaced at once, so none outlives its thing."""
+    """A gauge of objects that come and go: all values are replaced at once, so none outlives its object."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
         self._family = (name, text, labels)
         self._values: Mapping[tuple[str, ...], float] = {}
 
     def show(self, values: Mapping[tuple[str, ...], float]) -> None:
-        """Have these be all the values from now on."""
+        """Replace all values."""
         self._values = values
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give Prometheus what was last shown."""
+        """Return the family for Prometheus."""
         name, text, labels = self._family
         family = GaugeMetricFamily(name, text, labels=labels)
         for key, value in self._values.items():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HostMetrics:
-    """What becomes of long-lived agents on one host."""
+    """The metrics of long-lived agents on one host."""
 
     host_agents: Gauge = gauge("Agents that this host has.")
     host_capacity: Gauge = gauge("Agents that this host may have.")
@@ -25,7 +25,7 @@ class HostMetrics:
     host_cpus: Gauge = gauge("Cores that this host may use.")
     host_memory_limit_bytes: Gauge = gauge("Memory that this host may use.")
     host_guild_agents: Snapshot = snapshot(
-        "Agents that this host has, by guild and where in their life they are.", "guild_id", "status"
+        "Agents that this host has, by guild and status.", "guild_id", "status"
     )
     host_agent_memory_bytes: Snapshot = snapshot(
         "Memory that an agent's process uses; as many series as agents, or none by hosts.agent_metrics.",
@@ -36,12 +36,12 @@ class HostMetrics:
         "CPU time that an agent's process has used; as many series as of its memory.", "agent_id", "guild_id"
     )
     host_create_seconds: Histogram = histogram(
-        "Time from the call to an agent that can receive, of those that were started.",
+        "Time from the call until the agent is ready, for agents that were started.",
         "guild_id",
         buckets=SECONDS,
     )
     host_create_errors: Counter = counter(
-        "Agents that this host was asked for and did not start; status is the gRPC code.",
+        "Requested agents that this host did not start; status is the gRPC code.",
         "guild_id",
         "status",
     )
@@ -50,30 +50,31 @@ class HostMetrics:
     )
     host_call_seconds: Histogram = histogram("Time that a call took.", "kind", buckets=SECONDS)
     host_agents_ended: Counter = counter(
-        "Agents that this host has no more: stopped, crashed or moving.", "status"
+        "Agents that ended on this host: stopped, crashed or moving.", "status"
     )
-    host_restarts: Counter = counter("Agents that ended unasked and were started again here.")
+    host_restarts: Counter = counter("Agents that ended by themselves and were restarted on this host.")
     host_lease_ends: Counter = counter(
-        "Agents that ended here because their lease was not renewed; they wait until it is held again."
+        "Agents that were stopped on this host because their lease was not renewed, until it is held again."
     )
     host_disowned: Counter = counter(
-        "Copies stopped because the registry said so; reason is lost or unwanted.", "reason"
+        "Agents stopped because the registry has them elsewhere or not at all; reason is lost or unwanted.",
+        "reason",
     )
     host_rescued: Counter = counter(
-        "Agents of dead hosts that this host looked after; status is how.", "status"
+        "Agents of dead hosts that this host handled; status is the result.", "status"
     )
     host_messages: Counter = counter(
-        "Messages that residents here were done with, as they report every few seconds; status is how.",
+        "Messages that residents of this host finished, reported every few seconds; status is the result.",
         "agent",
         "status",
     )
-    host_message_seconds: Counter = counter("Time that residents here spent on messages.", "agent")
+    host_message_seconds: Counter = counter("Time that residents of this host spent on messages.", "agent")
     host_message_retries: Counter = counter(
-        "Messages that a resident here failed to receive and will be given again.", "agent"
+        "Messages that a resident of this host failed to process and that are delivered again.", "agent"
     )
     host_lookups: Counter = counter(
-        "Looks into the registry for one agent; status is found, missing or failed.", "status"
+        "Lookups of one agent in the registry; status is found, missing or failed.", "status"
     )
     host_lookup_seconds: Histogram = histogram(
-        "Time that a look into the registry took.", buckets=LOOKUP_SECONDS
+        "Time that a lookup in the registry took.", buckets=LOOKUP_SECONDS
     )

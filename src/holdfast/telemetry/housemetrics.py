@@ -1,4 +1,4 @@
-"""The metrics of what serves the work: Redis, upkeep, the relay and the HTTP API."""
+"""The metrics of Redis, upkeep, the relay and the HTTP API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RedisMetrics:
-    """How Redis answers."""
+    """The metrics of Redis."""
 
     redis_breaker_state: Gauge = gauge(
         "Circuit breaker of the sender: 0 closed, 1 half open, 2 open.", "queue"
@@ -22,47 +22,43 @@ class RedisMetrics:
 
 
 class UpkeepMetrics:
-    """What is swept and kept, and what disturbs a process."""
+    """The metrics of cleanup and of a process's health."""
 
     ghost_consumers_found: Counter = counter("Consumers of the group whose process is gone.", "queue")
     ghost_consumers_removed: Counter = counter(
-        "Ghost consumers deleted after their entries were moved away.", "queue"
+        "Ghost consumers deleted after their entries were returned to the queue.", "queue"
     )
-    entries_released: Counter = counter("Pending entries moved away from ghost consumers.", "queue")
+    entries_released: Counter = counter("Pending entries of ghost consumers returned to the queue.", "queue")
     cleanup_errors: Counter = counter("Cleanup rounds that failed.", "queue")
-    retention_removed: Counter = counter(
-        "Things removed because their time was over, by kind.", "queue", "kind"
-    )
+    retention_removed: Counter = counter("Objects removed after their retention, by kind.", "queue", "kind")
     shutdown_phase_seconds: Gauge = gauge(
         "Time that a phase of the shutdown has taken so far, or took; kind is the phase, 1 to 3.", "kind"
     )
     loop_blocked_seconds: Histogram = histogram(
-        "How long agent code blocked the event loop, when it was noticed.", buckets=(1, 2, 5, 10, 30, 60, 300)
+        "How long agent code blocked the event loop.", buckets=(1, 2, 5, 10, 30, 60, 300)
     )
     kubernetes_errors: Counter = counter(
-        "Looks at pods that failed; kind is why: away, forbidden, unauthorized, refused, odd.", "kind"
+        "Failed reads of pods; kind is the cause: away, forbidden, unauthorized, refused, odd.", "kind"
     )
-    pods_watched: Gauge = gauge("Pods of workers that this janitor watches; 0 in those that don't.")
-    pod_costs_written: Counter = counter(
-        "Pods that were told what their deletion costs; kind is raised or lowered.", "kind"
-    )
-    runs_archived: Counter = counter("Ended runs that the store has.", "queue")
+    pods_watched: Gauge = gauge("Pods of workers that this janitor watches; 0 if it is not the leader.")
+    pod_costs_written: Counter = counter("Deletion costs written to pods; kind is raised or lowered.", "kind")
+    runs_archived: Counter = counter("Ended runs written to the store.", "queue")
     store_rows: Gauge = gauge("Rows in the store, by kind.", "kind")
-    store_bytes: Gauge = gauge("Room that the store takes.")
+    store_bytes: Gauge = gauge("Size of the store.")
 
 
 class RelayMetrics:
-    """How events reach the outside."""
+    """The metrics of the delivery of events."""
 
-    relay_delivered: Counts = counts("Events that a receiver has taken.", "queue", "sink")
+    relay_delivered: Counts = counts("Events that a receiver has accepted.", "queue", "sink")
     relay_failures: Counter = counter(
-        "Deliveries that failed; kind is why: status, rejected (3xx, 401, 403, 404, …), timeout, connection, "
-        "address, breaker, sink.",
+        "Deliveries that failed; kind is the cause: status, rejected (3xx, 401, 403, 404, …), timeout, "
+        "connection, address, breaker, sink.",
         "queue",
         "sink",
         "kind",
     )
-    relay_undelivered: Counter = counter("Events given up: they are among the undelivered.", "queue", "sink")
+    relay_undelivered: Counter = counter("Events given up, which are stored as undelivered.", "queue", "sink")
     relay_lag_seconds: Tallies = tallies(
         "Time from an event to its delivery.", "queue", "sink", buckets=SECONDS
     )
@@ -73,12 +69,12 @@ class RelayMetrics:
         "queue",
         "sink",
     )
-    relay_undelivered_kept: Gauge = gauge("Undelivered events that are kept.", "queue")
+    relay_undelivered_kept: Gauge = gauge("Undelivered events that are stored.", "queue")
     relay_receivers_down: Gauge = gauge("Receivers that this relay does not call now because they are down.")
 
 
 class HttpMetrics:
-    """What the API answers."""
+    """The metrics of the API."""
 
     http_requests: Counts = counts("Requests answered by the API; kind is the route.", "kind", "status")
     http_request_seconds: Tallies = tallies(

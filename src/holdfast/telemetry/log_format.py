@@ -1,6 +1,6 @@
-"""From a log event to one line: plain values, bounded, with no secret in it, whatever was logged.
+"""Formatting of a log event as one line: plain values of limited size, without secrets.
 
-Nothing here raises: a log call must never be what ends a run.
+Nothing here raises: a log call must never end a run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_DEPTH = 5
 
 
 def bounded(text: str, limit: int = MAX_TEXT) -> str:
-    """Keep the beginning and the end of a text that is too long; the end of a traceback says most."""
+    """Keep the beginning and the end of a text that is too long; the end of a traceback is most useful."""
     if len(text) <= limit:
         return text
     head = limit // 3
@@ -36,8 +36,8 @@ def bounded(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def plain(value: object, depth: int = 0) -> object:
-    """Turn any value into what JSON knows, redacted and bounded."""
-    # Most values are short text, and every question below takes longer than this one.
+    """Turn any value into a JSON value, redacted and bounded."""
+    # Most values are short text, and every check below takes longer than this one.
     short = type(value) is str and len(value) <= MAX_TEXT and "://" not in value and "=" not in value
     if short or value is None or isinstance(value, int):
         return value
@@ -56,7 +56,7 @@ def plain(value: object, depth: int = 0) -> object:
 
 
 def exception_text(exc_info: object) -> str:
-    """Render what a log call gave as ``exc_info``: the newest frames, and never more than a page."""
+    """Render the ``exc_info`` of a log call: the newest frames, up to a limit."""
     error = _exception(exc_info)
     if error is None:
         return ""

@@ -1,4 +1,4 @@
-"""Structured logs on stderr: JSON lines for machines, console lines for terminals, alike for every library.
+"""Structured logs on stderr, also of other libraries: JSON lines for machines, console lines for terminals.
 
 The fields of the current run are read from one context variable when a line is written, so
 setting them costs one call per run and a filtered call costs next to nothing.
@@ -45,14 +45,14 @@ _LEAST_LEVELS = {
     # It warns of each try to connect: the store reports an outage once.
     "psycopg.pool": logging.ERROR,
 }
-"""The least level that is logged of a library, unless debug lines are wanted."""
+"""The lowest level that is logged of a library, unless the level is DEBUG."""
 _REPEATED = {"platform": "queue", "duration_seconds": "seconds", "active_count": "running"}
-"""Fields for machines, and beside which others a person does not need them."""
+"""Fields for machines, with the other field that makes each redundant on a console."""
 _RESERVED = frozenset({"time", "level", "event", "logger", "exception"})
 
 
-class speaking_of:  # noqa: N801  read as what it does; a generator would cost every run more than its line
-    """Have the log lines inside say these fields, as those do that the run itself writes."""
+class speaking_of:  # noqa: N801  used like a function; a generator would be slower than the log line itself
+    """Add these fields to the log lines inside, like those that the run itself writes."""
 
     __slots__ = ("_fields", "_token")
 
@@ -67,13 +67,13 @@ class speaking_of:  # noqa: N801  read as what it does; a generator would cost e
 
 
 class Sink:
-    """Where the lines go; a closed or broken stream loses lines, not runs."""
+    """The output of log lines; a closed or broken stream loses lines, but ends no run."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
 
     def write(self, line: str) -> None:
-        """Write one line, in one call so that processes sharing the stream don't mix theirs."""
+        """Write one line in one call, so that processes that share the stream do not mix their lines."""
         if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write(line + "\n")
@@ -84,7 +84,7 @@ class Sink:
 
 
 class Bridge(logging.Handler):
-    """Sends what other libraries log through the same steps to the same sink."""
+    """Sends log records of other libraries through the same steps to the same sink."""
 
     def __init__(self, steps: list[Processor], sink: Sink) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Bridge(logging.Handler):
         """Write a record of the standard library's logging."""
         try:
             event: Any = {"event": record.getMessage(), "logger": record.name, "exc_info": record.exc_info}
-            event |= getattr(record, "fields", {})  # of modules below this package
+            event |= getattr(record, "fields", {})  # from modules that this package imports
             for step in self._steps:
                 event = step(None, record.levelname.lower(), event)
             self._sink.write(event)
@@ -104,7 +104,7 @@ class Bridge(logging.Handler):
 
 
 class LateLogger:
-    """A logger that follows :func:`configure`, so that a module may name its logger when it is imported."""
+    """A logger that follows :func:`configure`, so that a module can create its logger at import."""
 
     __slots__ = ("_bound", "_epoch", "_name")
 
@@ -125,7 +125,7 @@ class LateLogger:
     def _resolve(self) -> Any:
         if structlog.is_configured():
             return cast("FilteringBoundLogger", structlog.get_logger().bind(logger=self._name))
-        # Used as a library by a program that configured nothing: only what somebody should see.
+        # Used as a library by a program that configured nothing: only warnings and errors.
         return structlog.wrap_logger(
             Sink(sys.stderr),
             processors=_steps("auto", sys.stderr),
@@ -139,7 +139,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send every log of this process to ``stream`` (stderr), as the settings say; the last call holds."""
+    """Send every log of this process to ``stream`` (stderr) by the settings; the last call applies."""
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     sink = Sink(stream)
@@ -166,7 +166,7 @@ def _bridge_standard_logging(bridge: Bridge, level: int) -> None:
 
 
 def _steps(style: str, stream: TextIO | None) -> list[Processor]:
-    """The way from an event to a line; the last step gives the text."""
+    """Return the steps from an event to a line; the last step returns the text."""
     if style == "console" or (style == "auto" and _is_terminal(stream)):
         return [_arranger(_local_time), _without_repetition, _console(stream)]
     return [_arranger(_utc_time), _json]
@@ -174,14 +174,14 @@ def _steps(style: str, stream: TextIO | None) -> list[Processor]:
 
 def _arranger(now: Callable[[], str]) -> Processor:
     def arrange(_logger: Any, level: str, event: EventDict) -> EventDict:
-        """Put the known fields first, then the run's, then the caller's; nothing but plain values."""
+        """Order the fields: the known ones, then the run's, then the caller's; all as plain values."""
         line: EventDict = {"time": now(), "level": level, "event": plain(event.pop("event", ""))}
         if name := event.pop("logger", None):
             line["logger"] = name
         exc_info = event.pop("exc_info", None)
         for key, value in {**(run_context.get() or {}), **event}.items():
             line[f"{key}_" if key in _RESERVED else key] = plain(value)
-        # A traceback that was written down before is shown as the exception that it tells of.
+        # The text of a stored traceback is logged as the exception.
         if text := exception_text(exc_info) or line.pop("traceback", ""):
             line["exception"] = text
         return line
@@ -190,7 +190,7 @@ def _arranger(now: Callable[[], str]) -> Processor:
 
 
 def _json(_logger: Any, _level: str, event: EventDict) -> str:
-    """Write a line; one about a run has the run's names as a message, too, by which dashboards find it."""
+    """Write a line; a line of a run also has correlation_id and agent_id, by which dashboards find it."""
     if (run_id := event.get("run_id")) is not None:
         event["correlation_id"] = run_id
     if (agent := event.get("agent")) is not None:
@@ -199,7 +199,7 @@ def _json(_logger: Any, _level: str, event: EventDict) -> str:
 
 
 def _without_repetition(_logger: Any, _level: str, event: EventDict) -> EventDict:
-    """Leave out of a line for people what other fields of it show."""
+    """Leave out fields that are redundant on a console."""
     for name, beside in _REPEATED.items():
         if beside in event:
             event.pop(name, None)

@@ -1,4 +1,4 @@
-"""How a metric is declared: as an attribute of a class, whose name is the metric's, made for each process.
+"""Declarations of metrics: attributes of classes, under the names of the metrics, made for each process.
 
 ``runs_claimed: Counts = counts("Attempts started by this worker.", "queue", "agent")``
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 NAMESPACE = "holdfast"
-# An agent may answer from a cache or think for an hour.
+# An agent may answer from a cache or run for an hour.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-# A renewal is one script call; what matters is how near it comes to the trust window.
+# A renewal is one script call; the relevant values are those near the trust window.
 RENEWAL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-# A look into the registry is one round trip.
+# A lookup in the registry is one round trip.
 LOOKUP_SECONDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 BATCH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the reference page says about one metric."""
+    """The row of one metric on the reference page."""
 
     name: str
     kind: str
@@ -39,7 +39,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A metric that is not made yet: ``make`` makes it, given its name and where to register it."""
+    """A declared metric: ``make`` creates it, from its name and a registry."""
 
     kind: str
     text: str
@@ -47,19 +47,19 @@ class Declaration:
     make: Callable[[str, CollectorRegistry], Any]
 
     def declared(self, name: str) -> Declared:
-        """Tell what is said about it under that name."""
+        """Return the row of the reference page under that name."""
         suffix = "_total" if self.kind == "counter" else ""
         return Declared(f"{NAMESPACE}_{name}{suffix}", self.kind, self.labels, self.text)
 
 
 def declarations(area: type) -> Iterator[tuple[str, Declaration]]:
-    """Every metric that a class declares, in order, by its name."""
+    """Yield every metric that a class declares, in order, with its name."""
     for name, value in vars(area).items():
         if isinstance(value, Declaration):
             yield name, value
 
 
-# They return Any, as a dataclass's ``field`` does: what the attribute holds in the end is its annotation.
+# They return Any, like a dataclass's ``field``: the type of the attribute is its annotation.
 
 
 def counter(text: str, *labels: str) -> Any:
@@ -112,7 +112,7 @@ def tallies(text: str, *labels: str, buckets: Sequence[float]) -> Any:
 
 
 def snapshot(text: str, *labels: str) -> Any:
-    """Declare a gauge of things that come and go."""
+    """Declare a gauge of objects that come and go."""
 
     def make(name: str, registry: CollectorRegistry) -> Snapshot:
         collector = Snapshot(f"{NAMESPACE}_{name}", text, labels)

@@ -1,7 +1,7 @@
 """Every metric of a process, each declared once in the module of its area.
 
-A label never takes more values than somebody configured. Agent names come from whoever submits, so they are
-the one label that could grow without end: a name nobody here knows is counted as ``other``.
+The number of values of a label is limited by the configuration. Agent names come from submitters and could
+grow without a limit: an unknown name is counted as ``other``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metric_types import Declared
 
 OTHER_AGENT = "other"
-# A process without an app (a client, the janitor) can't tell known agents from invented ones:
-# it names as many as it meets first.
+# A process without an app (a client, the janitor) can't tell known agents from unknown ones:
+# it uses the first names up to this limit.
 MAX_UNDECLARED_AGENTS = 100
 MAX_GUILDS = 50
-"""Guilds come and go, and a counter stays: later ones than these are counted as ``other``."""
+"""Guilds come and go, and counters stay: guilds beyond this limit are counted as ``other``."""
 
 
 class RunMeter:
-    """What one queue and agent count for every run; get it once, from :meth:`Metrics.runs`.
+    """The counters of one queue and agent; get it once, from :meth:`Metrics.runs`.
 
     Its methods are for the worker's event loop only: they add without a lock.
     """
@@ -55,7 +55,7 @@ class RunMeter:
     def claimed(self, waited_seconds: float) -> None:
         """Count a run that a worker took, after waiting this long in the queue."""
         self._claimed.value += 1
-        # Clocks of submitter and worker differ: a run that seems to come from the future has not waited.
+        # Clocks of submitter and worker differ: a negative wait counts as 0.
         self._wait.observe(max(waited_seconds, 0.0))
 
     def finished(self, status: str, seconds: float) -> None:
@@ -67,7 +67,7 @@ class RunMeter:
         self._duration.observe(max(seconds, 0.0))
 
     def abandoned(self) -> None:
-        """Count a run that ended without its agent, which ignores its stop."""
+        """Count a run that ended while its agent ignores its stop."""
         self._metrics.runs_abandoned.labels(*self._labels).inc()
 
     def retried(self, reason: str) -> None:
@@ -88,7 +88,7 @@ class Metrics(
     ProducerMetrics,
     ScalingMetrics,
 ):
-    """The metrics of one process, on a registry of their own."""
+    """The metrics of one process, on their own registry."""
 
     def __init__(self, agents: Iterable[str] | None = None) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -104,7 +104,7 @@ class Metrics(
         ProcessCollector(namespace=NAMESPACE, registry=self.registry)
 
     def runs(self, queue: str, agent: str) -> RunMeter:
-        """The meter of a queue and agent: always the same object, so a worker may ask for every run."""
+        """Return the meter of a queue and agent, which is always the same object."""
         meter = self._meters.get((queue, agent))
         if meter is not None:
             return meter
@@ -112,13 +112,13 @@ class Metrics(
         return self._meters.get(key) or self._meters.setdefault(key, RunMeter(self, *key))
 
     def expect(self, queue: str) -> None:
-        """Show a queue's counters of trouble at 0: one that appears at 1 has no increase to alert on."""
+        """Create a queue's error counters at 0: a counter that appears at 1 has no increase to alert on."""
         for each in (self.runs_reclaimed, self.runs_restored, self.stale_settles_refused):
             each.labels(queue)
         self.cleanup_errors.labels(queue)
 
     def agent_label(self, agent: str) -> str:
-        """The label value for an agent: its name if it is known here, else ``other``."""
+        """Return the label value of an agent: its name if it is known here, else ``other``."""
         if agent in self._agents:
             return agent
         if self._open_to_agents and len(self._agents) < MAX_UNDECLARED_AGENTS:
@@ -127,7 +127,7 @@ class Metrics(
         return OTHER_AGENT
 
     def guild_label(self, guild_id: str) -> str:
-        """The label value for a guild: its id if it is one of the first here, else ``other``."""
+        """Return the label value of a guild: its id if it is one of the first here, else ``other``."""
         if guild_id in self._guilds or len(self._guilds) < MAX_GUILDS:
             self._guilds.add(guild_id)
             return guild_id
@@ -135,7 +135,7 @@ class Metrics(
 
 
 def metrics_table() -> str:
-    """Every metric as a markdown table."""
+    """Return every metric as a markdown table."""
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
         for metric in sorted(Metrics().declared, key=lambda metric: metric.name)

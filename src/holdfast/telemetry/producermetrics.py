@@ -1,4 +1,4 @@
-"""The metrics of producers: which way their messages went, and why not the way that was meant."""
+"""The metrics of producers: the path of their messages, and the reasons for the fallback."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class ProducerMetrics:
-    """What becomes of a producer's messages."""
+    """The metrics of a producer's messages."""
 
     producer_sent: Counter = counter(
-        "Messages that were taken, by path: queue or fallback.", "producer", "path"
+        "Messages that were accepted, by path: queue or fallback.", "producer", "path"
     )
     producer_fallbacks: Counter = counter(
         "Messages meant for the queue that went to the fallback, by reason: unavailable, full, paused, "
@@ -23,8 +23,8 @@ class ProducerMetrics:
         "reason",
     )
     producer_failures: Counter = counter(
-        "Messages that nobody took; the caller was given the error.", "producer", "path"
+        "Messages that neither path accepted; the caller got the error.", "producer", "path"
     )
     rollout_percent: Gauge = gauge(
-        "Share of tenants that goes to the queue, as this producer last read it.", "producer", "rollout"
+        "Share of tenants that use the queue, as this producer last read it.", "producer", "rollout"
     )

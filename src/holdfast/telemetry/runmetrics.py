@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class RunMetrics:
-    """What becomes of runs."""
+    """The metrics of runs."""
 
     runs_submitted: Counter = counter("Runs accepted into a queue.", "queue", "agent")
     runs_refused: Counter = counter(
-        "Submissions turned away; reason is full, paused, busy (its thread), too_large, invalid, or "
+        "Submissions refused; reason is full, paused, busy (its thread), too_large, invalid, or "
         "unavailable (Redis did not answer).",
         "queue",
         "reason",
@@ -38,29 +38,27 @@ class RunMetrics:
         "Stream entries written by other producers and taken over as runs.", "queue"
     )
     entries_dropped: Counter = counter(
-        "Entries dropped at the claim: of cancelled runs, or second ones of a run.", "queue"
+        "Entries dropped at the claim: of cancelled runs, or duplicates.", "queue"
     )
     runs_claimed: Counts = counts("Attempts started by this worker.", "queue", "agent")
     runs_finished: Counts = counts("Runs that reached a final status.", "queue", "agent", "status")
     runs_retried: Counter = counter(
         "Failed attempts that will be tried again, by class of failure.", "queue", "agent", "reason"
     )
-    runs_handed_back: Counter = counter("Runs given back unfinished by a worker that shuts down.", "queue")
+    runs_handed_back: Counter = counter("Runs handed back unfinished by a worker that shuts down.", "queue")
     runs_restored: Counter = counter(
-        "Runs that were nowhere (their entry was deleted) and were queued again.", "queue"
+        "Runs without an entry (it was deleted) that were queued again.", "queue"
     )
-    runs_reclaimed: Counter = counter("Runs taken back from workers that died.", "queue")
+    runs_reclaimed: Counter = counter("Runs reclaimed from workers that died.", "queue")
     runs_dead_lettered: Counter = counter("Runs given up and kept in the dead letters.", "queue", "reason")
     run_duration_seconds: Tallies = tallies(
         "Time from the start of an attempt to its end.", "queue", "agent", buckets=SECONDS
     )
     queue_wait_seconds: Tallies = tallies("Time from being due to being started.", "queue", buckets=SECONDS)
     runs_running: Gauge = gauge("Runs being executed by this worker now.", "queue")
-    runs_abandoned: Counter = counter(
-        "Runs that ended while their agent ignored its stop and went on.", "queue", "agent"
-    )
+    runs_abandoned: Counter = counter("Runs that ended while their agent ignored its stop.", "queue", "agent")
     bodies_lingering: Gauge = gauge(
-        "Agents that go on after their runs; each takes a slot until it ends.", "queue"
+        "Agents that continue after their runs have ended; each takes a slot until it returns.", "queue"
     )
     processes_killed: Counter = counter(
         "Processes of attempts that had to be killed, by reason.", "queue", "agent", "reason"
@@ -78,40 +76,36 @@ class RunMetrics:
 
 
 class LeaseMetrics:
-    """How leases are kept, and what is settled under them."""
+    """The metrics of leases and settlements."""
 
     leases_held: Gauge = gauge("Leases this process holds now.", "kind")
     leases_lost: Counter = counter(
-        "Leases that ended under a running body: taken by another, or not renewed in time.", "kind"
+        "Leases lost under a running agent: taken by another owner, or not renewed in time.", "kind"
     )
     lease_renewal_seconds: Histogram = histogram(
         "Time one renewal of all leases took.", "kind", buckets=RENEWAL_SECONDS
     )
-    lease_renewal_failures: Counter = counter("Renewals that got no answer from Redis.", "kind")
+    lease_renewal_failures: Counter = counter("Renewals that Redis did not answer.", "kind")
     settle_batch_size: Histogram = histogram("Runs settled by one script call.", "queue", buckets=BATCH)
-    stale_settles_refused: Counter = counter(
-        "Results refused because the run had moved to a higher fence.", "queue"
-    )
+    stale_settles_refused: Counter = counter("Results refused because the run had a higher fence.", "queue")
 
 
 class QueueMetrics:
-    """How much there is to do."""
+    """The metrics of queues."""
 
-    queue_depth: Gauge = gauge(
-        "Runs that a worker should be doing now: undelivered, pending and due.", "queue"
-    )
-    queue_undelivered: Gauge = gauge("Runs no worker has taken yet.", "queue")
-    queue_pending: Gauge = gauge("Runs a worker holds.", "queue")
+    queue_depth: Gauge = gauge("Runs that workers should perform now: undelivered, pending and due.", "queue")
+    queue_undelivered: Gauge = gauge("Runs that no worker has claimed yet.", "queue")
+    queue_pending: Gauge = gauge("Runs that a worker holds.", "queue")
     queue_delayed: Gauge = gauge("Runs that are not due yet.", "queue")
     queue_dead: Gauge = gauge("Runs in the dead letters.", "queue")
-    queue_oldest_seconds: Gauge = gauge("Age of the oldest run no worker has taken yet.", "queue")
+    queue_oldest_seconds: Gauge = gauge("Age of the oldest run that no worker has claimed yet.", "queue")
     queue_paused: Gauge = gauge("1 while the queue is paused.", "queue")
-    queue_workers: Gauge = gauge("Workers that live and serve the queue.", "queue")
-    queue_consumers: Gauge = gauge("Consumers of the queue's group: the living, and ghosts.", "queue")
+    queue_workers: Gauge = gauge("Live workers that serve the queue.", "queue")
+    queue_consumers: Gauge = gauge("Consumers of the queue's group, including ghosts.", "queue")
     queue_consumer_idle_seconds: Gauge = gauge(
-        "Time since Redis saw the idlest consumer of the queue's group. It does not show that a worker is "
-        "dead: on Redis 7.0 a read that finds nothing does not count, and ghosts are consumers; "
-        "holdfast_queue_workers is who lives.",
+        "Idle time of the most idle consumer of the queue's group. It is no sign of a dead worker: on Redis "
+        "7.0 a read that returns nothing does not count, and ghosts are consumers too; "
+        "holdfast_queue_workers counts live workers.",
         "queue",
     )
     queue_length: Gauge = gauge(
@@ -123,9 +117,9 @@ class QueueMetrics:
     )
     queue_max_pending: Gauge = gauge("Runs that one worker may hold unfinished, as configured.", "queue")
     scaling_demand: Gauge = gauge(
-        "Runs that want a slot: undelivered ones, weighted by their age, and those pending and due.", "queue"
+        "Runs that need a slot: undelivered ones, weighted by their age, and those pending and due.", "queue"
     )
     scaling_wanted: Gauge = gauge(
-        "Workers that the queue is worth; missing where `scaling.enabled` is false.", "queue"
+        "Workers that the queue needs; missing where `scaling.enabled` is false.", "queue"
     )
     scaling_workers: Gauge = gauge("Worker processes that an autoscaler keeps for the queue.", "queue")

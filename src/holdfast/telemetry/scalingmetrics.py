@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 
 class ScalingMetrics:
-    """What KEDA asks, and how it is answered."""
+    """The metrics of KEDA's calls."""
 
     scaling_questions: Counter = counter(
-        "Calls of KEDA by their queue and their answer; `unknown` is a queue that there is not.",
+        "Calls of KEDA by queue and result; `unknown` is a queue that is not configured.",
         "queue",
         "result",
     )
     scaling_seconds: Histogram = histogram(
-        "Time one call of KEDA took, streams apart.", "call", buckets=LOOKUP_SECONDS
+        "Time that one call of KEDA took, without streams.", "call", buckets=LOOKUP_SECONDS
     )
-    scaling_streams: Gauge = gauge("Streams of KEDA that wait to be told of work.", "queue")
+    scaling_streams: Gauge = gauge("Open streams of KEDA.", "queue")
     scaling_pushes: Counter = counter(
-        "What waiting streams were told: whether there is work.", "queue", "active"
+        "States sent on streams of KEDA: whether there is work.", "queue", "active"
     )

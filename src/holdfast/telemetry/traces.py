@@ -1,8 +1,7 @@
-"""A run's span continues the trace of whoever submitted it, through a carrier that travels with the run.
+"""Tracing: a run's span continues the trace of its submitter, from a carrier in the run's message.
 
-OTEL_* variables turn tracing on: an OTLP endpoint, or OTEL_TRACES_EXPORTER. OpenTelemetry is loaded only when
-they do, when there is a trace to continue, or when others have loaded it, so a worker that nobody traces
-pays neither its memory nor its time.
+OTEL_* variables turn tracing on: an OTLP endpoint, or OTEL_TRACES_EXPORTER. OpenTelemetry is loaded only
+then, for a trace to continue, or if the application has loaded it, so a worker without tracing has no cost.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _OTLP: Final = {
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
 }
 _FLUSH_SECONDS: Final = 2.0
-"""How long a process that stops goes on sending spans to a collector that is slow or down."""
+"""How long a stopping process sends its last spans to a collector that is slow or down."""
 _providers: list[TracerProvider] = []
 
 
@@ -53,10 +52,10 @@ _providers: list[TracerProvider] = []
 
 
 def start(process: str) -> None:
-    """Send the spans of this process where the OTEL_* variables say; without them, do nothing.
+    """Send the spans of this process to the target of the OTEL_* variables; without them, do nothing.
 
     Call it when the application is loaded: a tracer provider of its own, or of ``opentelemetry-instrument``,
-    is left alone. Whatever keeps spans from being sent is a warning: it keeps no process from its work.
+    is kept. An error of the configuration is a warning: it does not stop the process.
     """
     if _is_traced() or not import_sdk():
         return
@@ -73,7 +72,7 @@ def start(process: str) -> None:
 
 @cache
 def import_sdk() -> bool:
-    """Import what :func:`start` needs, best before a fork; say whether spans are wanted and can be sent."""
+    """Import the packages of :func:`start`, best before a fork; return whether spans can be sent."""
     exporter = _exporter_name()
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" or exporter in {"", "none"}:
         return False
@@ -94,9 +93,9 @@ def import_sdk() -> bool:
 
 
 def finish(seconds: float = _FLUSH_SECONDS) -> None:
-    """Send the spans that are left, for so long at most: a collector that is down must hold up nobody."""
+    """Send the last spans, for ``seconds`` at most: a collector that is down must not delay the shutdown."""
     while _providers:
-        # The library's own flush waits for as long as its exporter tries again.
+        # The library's own flush waits for all retries of its exporter.
         flush = threading.Thread(target=_providers.pop().shutdown, name="holdfast traces", daemon=True)
         flush.start()
         flush.join(seconds)  # guard: bounded-flush
@@ -110,7 +109,7 @@ def _provider(process: str) -> TracerProvider:
     resource = Resource.create()
     if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: f"holdfast-{process}"}))
-    # finish() shuts it down: at the interpreter's exit it is too late for a thread, and nothing bounds it.
+    # finish() shuts it down: at the interpreter's exit no thread can start, and there is no timeout.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(_exporter()))
     return provider
@@ -135,7 +134,7 @@ def _protocol() -> str:
 
 
 def _warn(why: str) -> Literal[False]:
-    # Clients that trace nothing need no structlog.
+    # Imported here: clients without tracing need no structlog.
     from holdfast.telemetry.logs import get_logger  # noqa: PLC0415
 
     get_logger(__name__).warning("tracing not started", why=why)
@@ -146,7 +145,7 @@ def _warn(why: str) -> Literal[False]:
 
 
 def inject() -> dict[str, str]:
-    """Carry the current span away as ``traceparent`` and ``tracestate``; empty when there is none."""
+    """Return the current span as ``traceparent`` and ``tracestate``; empty without a span."""
     carrier: dict[str, str] = {}
     if "opentelemetry.trace" not in sys.modules:
         return carrier
@@ -162,7 +161,7 @@ def inject() -> dict[str, str]:
 
 
 def trace_id_of(carrier: Mapping[str, str]) -> str:
-    """Return the id of the trace in the carrier, to find a run's log lines by; empty when there is none."""
+    """Return the trace id of the carrier, by which a run's log lines are found; empty without one."""
     words = carrier.get("traceparent", "").split("-")
     return words[1] if len(words) >= _TRACEPARENT_WORDS else ""
 
@@ -170,7 +169,7 @@ def trace_id_of(carrier: Mapping[str, str]) -> str:
 def run_span(
     name: str, carrier: Mapping[str, str], attributes: Mapping[str, AttributeValue] | None = None
 ) -> AbstractContextManager[Span | None]:
-    """Open the span of a run as a child of the span in the carrier; gives None when nobody traces."""
+    """Open the span of a run as a child of the span in the carrier; yields None without tracing."""
     if not carrier and not _is_traced():
         return _NOT_TRACED
     return _span(name, carrier, attributes, "CONSUMER")
@@ -179,22 +178,22 @@ def run_span(
 def request_span(
     method: str, carrier: Callable[[], Mapping[str, str]]
 ) -> AbstractContextManager[Span | None]:
-    """Open the span of an HTTP request, None when nobody traces; :func:`record_response` adds the rest."""
+    """Open the span of an HTTP request, None without tracing; :func:`record_response` adds the rest."""
     if not _is_traced():
         return _NOT_TRACED
     return _span(method, carrier(), {"http.request.method": method}, "SERVER")
 
 
 def call_span(name: str, carrier: Mapping[str, str]) -> AbstractContextManager[Span | None]:
-    """Open the span of a gRPC call at its server; gives None when nobody traces."""
+    """Open the span of a gRPC call at its server; yields None without tracing."""
     if not carrier and not _is_traced():
         return _NOT_TRACED
-    # An aborted call is an exception, and most often a refusal: which ones are errors, their code decides.
+    # An aborted call raises an exception, but is mostly a refusal: its code decides whether it is an error.
     return _span(name, carrier, {"rpc.system": "grpc", "rpc.method": name}, "SERVER", exceptions=False)
 
 
 def delivery_span(sink: str, run_id: str, carrier: Mapping[str, str]) -> AbstractContextManager[Span | None]:
-    """Open the span of the POST that delivers an event of a run; gives None when nobody traces."""
+    """Open the span of the POST that delivers an event of a run; yields None without tracing."""
     if not _is_traced():
         return _NOT_TRACED
     attributes = {"http.request.method": "POST", "holdfast.run_id": run_id}
@@ -202,7 +201,7 @@ def delivery_span(sink: str, run_id: str, carrier: Mapping[str, str]) -> Abstrac
 
 
 def record_delivery(span: Span | None, status: int, failure: str) -> None:
-    """Set the receiver's answer on the span of a delivery; ``failure`` says why the event was not taken."""
+    """Set the receiver's response on the span of a delivery; ``failure`` is why it was not accepted."""
     if span is None:
         return
     if status:
@@ -212,12 +211,12 @@ def record_delivery(span: Span | None, status: int, failure: str) -> None:
 
 
 def record_call(span: Span | None, status: str, error: BaseException | None) -> None:
-    """Set the gRPC status of a call on its span; only a fault of the server makes it an error."""
+    """Set the gRPC status of a call on its span; only a server error makes the span an error."""
     if span is None:
         return
     span.set_attribute("rpc.response.status_code", status)
     if error is not None and status in _SERVER_FAULTS:
-        # A handler aborts while it handles the exception that was the reason.
+        # A handler aborts the call while it handles the exception that is the reason.
         span.record_exception(error.__context__ or error)
         mark_failed(span, f"{status}: {error.__context__ or error}")
 
@@ -240,7 +239,7 @@ def record_response(
 
 
 def mark_failed(span: Span | None, reason: str) -> None:
-    """Set the span's status to ERROR; outcomes are values, so no exception does it."""
+    """Set the span's status to ERROR; outcomes are values, so there is no exception."""
     if span is not None:
         from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  a span exists: loaded
 
@@ -248,9 +247,9 @@ def mark_failed(span: Span | None, reason: str) -> None:
 
 
 def _is_traced() -> bool:
-    """Whether a tracer provider was installed; the API's own stand-in does not count."""
-    # Asked for every run, so it must cost nothing: an import statement would be half of it, and the public
-    # question searches the environment each time. A version without the private name is asked.
+    """Return whether a tracer provider was installed; the API's own placeholder does not count."""
+    # Called for every run, so it must be fast: an import statement would be half of its cost, and the public
+    # function searches the environment each time. It is called only in versions without the private name.
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None or (getattr(trace, "_TRACER_PROVIDER", trace) is None and not _NAMED_OUTSIDE):
         return False
@@ -280,12 +279,12 @@ def _span(
 
 
 def _extract(carrier: Mapping[str, str]) -> Context | None:
-    """The submitter's context; None (the current one) when the carrier is empty."""
+    """Return the submitter's context; None (the current one) if the carrier is empty."""
     if not carrier:
         return None
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
     )
 
-    # Whoever writes to the stream may write anything: a header that is no text must not end a run.
+    # A foreign producer may write any value: a header that is not text must not end a run.
     return TraceContextTextMapPropagator().extract({key: str(value) for key, value in carrier.items()})
