@@ -4,9 +4,9 @@
 
     HoldfastError
     ├── ConfigError                 a setting is unknown, invalid or contradictory
-    │   └── StoreMismatch           the process has another store than the system that it would join
+    │   └── StoreMismatch           the process has another store than its system
     ├── AppError                    an app or agent is declared or imported wrongly
-    │   └── UnknownAgent            nobody here runs an agent of that name
+    │   └── UnknownAgent            the app has no agent of that name
     ├── InputError                  the caller sent something that can't be accepted
     │   ├── PayloadTooLarge
     │   └── MalformedMessage
@@ -17,27 +17,27 @@
     │   ├── NoHost                  no host can take this agent now
     │   ├── HostUnavailable         the host of this agent can't be reached, or fails to answer
     │   ├── ApiUnavailable          the HTTP API can't be reached, or fails to answer
-    │   ├── KubernetesUnavailable   the Kubernetes API can't be reached, or does not let us
+    │   ├── KubernetesUnavailable   the Kubernetes API can't be reached, or denies access
     │   └── StoreUnavailable        the database can't be reached, is locked, full or damaged
-    ├── AccessDenied                the HTTP API does not know the key, or the key may not do this
+    ├── AccessDenied                the API key is unknown, or does not allow this
     ├── NotFound                    no such run, queue, dead letter
-    │   └── EventsExpired           the run is known, but its events are not kept any more
-    ├── Conflict                    the thing is not in a state that allows this
+    │   └── EventsExpired           the run exists, but its events are not kept any more
+    ├── Conflict                    the present state does not allow this
     ├── RunError                    a run that was waited for ended without a result
     │   ├── RunFailed
     │   ├── RunTimedOut
     │   └── RunCancelled
-    ├── ResultTimeout               the run is still going; only the waiting ended
+    ├── ResultTimeout               the run still runs; only the waiting ended
     ├── RetryLater                  raised by an agent: run this again later
     ├── GiveUp                      raised by an agent: running this again won't help
-    ├── HandBack                    raised by an agent: let another worker go on with this
-    ├── StepMismatch                a step was done with a value that the code can't read any more
-    ├── LeaseLost                   somebody else may hold this now: stop at once
+    ├── HandBack                    raised by an agent: let another worker continue this run
+    ├── StepMismatch                a finished step has a value that the code can't read any more
+    ├── LeaseLost                   another owner may hold the lease: stop at once
     │   └── ThreadTaken             another run of the thread has used the store since
     ├── ProcessError                an agent's process can't be started or kept
     │   ├── ProcessesFull           as many run as the host allows
-    │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` says why
-    │   │   └── AgentRefused        what was asked for can't be an agent: no host will start it
+    │   ├── ProcessFailed           the agent ended before it was ready; ``traceback`` has the reason
+    │   │   └── AgentRefused        the requested class or spec is invalid: no host will start it
     │   └── NotAllowed              the host does not allow that entry or class
     ├── ClientClosed                a SyncClient was used after it was closed
     ├── EmbeddedServerError         no embedded server could be found or started
@@ -57,11 +57,11 @@ class HoldfastError(Exception):
 
 
 class ConfigError(HoldfastError):
-    """A setting is unknown, invalid or contradictory; the message names it and says what is allowed."""
+    """A setting is unknown, invalid or contradictory; the message has its name and what is allowed."""
 
 
 class StoreMismatch(ConfigError):
-    """The process has another store than the system that it would join: finished steps would be repeated."""
+    """The process has another store than its system: finished steps would be repeated."""
 
 
 class AppError(HoldfastError):
@@ -69,7 +69,7 @@ class AppError(HoldfastError):
 
 
 class UnknownAgent(AppError):
-    """Nobody here runs an agent of that name."""
+    """The app has no agent of that name."""
 
 
 class InputError(HoldfastError):
@@ -105,7 +105,7 @@ class RedisUnavailable(Refused):
 
 
 class NoHost(Refused):
-    """No host can take this agent now; the message says why of each."""
+    """No host can take this agent now; the message has the reason of each host."""
 
 
 class HostUnavailable(Refused):
@@ -117,7 +117,7 @@ class ApiUnavailable(Refused):
 
 
 class KubernetesUnavailable(Refused):
-    """The Kubernetes API can't be reached, or refuses us; the message says which right is missing."""
+    """The Kubernetes API can't be reached, or denies access; the message has the missing permission."""
 
     def __init__(self, message: str, *, kind: str, status: int = 0) -> None:
         super().__init__(message)
@@ -130,7 +130,7 @@ class StoreUnavailable(Refused):
 
 
 class AccessDenied(HoldfastError):
-    """The HTTP API does not know the key, or the key may not do this."""
+    """The API key is unknown, or does not allow this."""
 
 
 class NotFound(HoldfastError):
@@ -142,7 +142,7 @@ class EventsExpired(NotFound):
 
 
 class Conflict(HoldfastError):
-    """The thing is not in a state that allows this."""
+    """The present state does not allow this."""
 
 
 class RunError(HoldfastError):
@@ -154,7 +154,7 @@ class RunError(HoldfastError):
 
 
 class RunFailed(RunError):
-    """The run gave up; its last error is in the message and in the dead letters."""
+    """The run was given up; its last error is in the message and in the dead letters."""
 
 
 class RunTimedOut(RunError):
@@ -162,15 +162,15 @@ class RunTimedOut(RunError):
 
 
 class RunCancelled(RunError):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 class ResultTimeout(HoldfastError):
-    """The run is still going; only the waiting for its result ended."""
+    """The run still runs; only the waiting for its result ended."""
 
 
 class RetryLater(HoldfastError):
-    """Raised by an agent: run this again, ``after`` so long (seconds or ``"5m"``) if it names that.
+    """Raised by an agent: run this again, after the time ``after`` (seconds or ``"5m"``) if given.
 
     The attempt counts, so a run that always asks for another ends at ``max_attempts``.
     """
@@ -187,19 +187,19 @@ class GiveUp(HoldfastError):
 
 
 class HandBack(HoldfastError):
-    """Raised by an agent whose worker is leaving: run this elsewhere, at once; the attempt does not count."""
+    """Raised by an agent whose worker shuts down: run this elsewhere, at once; the attempt does not count."""
 
 
 class StepMismatch(HoldfastError):
-    """A step was done with a value that the code can't read any more."""
+    """A finished step has a value that the code can't read any more."""
 
 
 class LeaseLost(HoldfastError):
-    """Somebody else may hold this now: stop at once and write nothing more."""
+    """Another owner may hold the lease: stop at once and write nothing more."""
 
 
 class ThreadTaken(LeaseLost):
-    """Another run of the thread has used the store since, or took this one back: it writes nothing more."""
+    """Another run of the thread has used the store since, or has rolled this one back: nothing is written."""
 
 
 class ProcessError(HoldfastError, RuntimeError):
@@ -207,11 +207,11 @@ class ProcessError(HoldfastError, RuntimeError):
 
 
 class ProcessesFull(ProcessError):
-    """As many processes run as ``max_processes`` allows: another host may have room."""
+    """As many processes run as ``max_processes`` allows: another host may have a free one."""
 
 
 class ProcessFailed(ProcessError):
-    """The agent ended before it was ready; ``traceback`` holds its last lines."""
+    """The agent ended before it was ready; ``traceback`` has its last lines."""
 
     def __init__(self, message: str, *, traceback: str = "") -> None:
         super().__init__(message)
@@ -219,11 +219,11 @@ class ProcessFailed(ProcessError):
 
 
 class AgentRefused(ProcessFailed, InputError):
-    """Its class is not there or not allowed, or its spec lacks something: no host will start it."""
+    """The agent's class is missing or not allowed, or its spec is incomplete: no host will start it."""
 
 
 class NotAllowed(ProcessError):
-    """The host does not allow that entry or class; the message says what it allows."""
+    """The host does not allow that entry or class; the message has what it allows."""
 
 
 class ClientClosed(HoldfastError):
@@ -235,4 +235,4 @@ class EmbeddedServerError(HoldfastError):
 
 
 class ScriptError(HoldfastError):
-    """A Lua script is missing, or includes a fragment that is."""
+    """A Lua script is missing, or includes a missing fragment."""

@@ -13,7 +13,7 @@ def test_a_row_says_all_there_is_to_know():
     assert row.env == ("HOLDFAST_LEASE_TTL_SECONDS", "RETRY_IDLE_MS")
     assert (row.type, row.default) == ("duration", "30")
     assert row.allowed.startswith("a duration from 1s to 1d")
-    assert row.description == "How long a silent owner is believed to be alive."
+    assert row.description == "How long a lease lasts without a renewal; then its work is reclaimed."
 
 
 def test_the_page_has_a_line_for_every_setting_with_all_its_names():

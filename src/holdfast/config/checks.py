@@ -1,4 +1,4 @@
-"""What settings must be true of together. Every check is a pure function of the finished tree."""
+"""Checks that involve several settings. Every check is a pure function of the finished tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _WITHOUT_TLS: Final = ("redis", "redis+sentinel", "redis+cluster", "unix")
 _SLOTS: Final = 16384
-# Named again here because the settings are below the room of the keys; a test compares the two.
+# Repeated here because settings must not import the package of the keys; a test compares the two.
 _COMPANIONS: Final = (
     "high",
     "low",
@@ -44,7 +44,7 @@ _COMPANIONS: Final = (
     "turn",
 )
 _FAMILIES: Final = ("run:", "idempotency:", "outbox:", "holding:", "parked:")
-_HOUSE_KEYS: Final = frozenset(
+_SYSTEM_KEYS: Final = frozenset(
     {
         *("members", "pods-leader", "rollouts", "registered-store"),
         *("agents", "agent-leases", "placement:counter"),
@@ -53,7 +53,7 @@ _HOUSE_KEYS: Final = frozenset(
         *("waiting", "working", "cleanup-leader"),
     }
 )
-_HOUSE_FAMILIES: Final = (
+_SYSTEM_FAMILIES: Final = (
     *("member:", "catalogue:", "pod:", "rollout:", "schedule:", "agent:", "agent_location:", "host_agents:"),
 )
 _TAG = re.compile(r"\{([^}]+)\}")
@@ -61,14 +61,14 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a value in question was set: its path, and how to say it with its value and source."""
+    """A setting in a message: its path, and its text with value and source."""
 
     path: str
-    said: str
+    text: str
 
 
 class Contradiction(msgspec.Struct, frozen=True):
-    """Settings that don't go together; ``paths`` are those that the sentence relies on."""
+    """Settings that contradict each other; ``paths`` are those that the sentence is about."""
 
     paths: tuple[str, ...]
     sentence: str
@@ -79,7 +79,7 @@ LocateInQueue = Callable[[str, str], Place]
 
 
 def contradictions(settings: Settings, at: Locate, in_queue: LocateInQueue) -> Iterator[Contradiction]:
-    """Find everything in the tree that contradicts itself."""
+    """Yield all contradictions of the tree."""
     yield from _redis(settings.redis, at)
     yield from _times(settings, at)
     yield from _schedules(settings, at)
@@ -101,7 +101,7 @@ def key_slot(key: str) -> int:
 
 
 def companion_prefix(name: str) -> str:
-    """Return what a queue's companion keys begin with, so that they share the slot of its stream."""
+    """Return the prefix of a queue's other keys, by which they share the slot of its stream."""
     return name if _TAG.search(name) else f"{{{name}}}"
 
 
@@ -117,15 +117,15 @@ def urlsplit_or_none(url: str, *schemes: str) -> SplitResult | None:
 def _redis(redis: RedisSettings, at: Locate) -> Iterator[Contradiction]:
     url, cert, key = at("redis.url"), at("redis.tls_cert_file"), at("redis.tls_key_file")
     if redis.url and (fault := _url_fault(redis.url)):
-        yield Contradiction((url.path,), f"{url.said} is not allowed: {fault}")
+        yield Contradiction((url.path,), f"{url.text} is not allowed: {fault}")
     if bool(redis.tls_cert_file) != bool(redis.tls_key_file):
-        sentence = f"{cert.said} and {key.said} go together: set both for mutual TLS, or neither"
+        sentence = f"{cert.text} and {key.text} go together: set both for mutual TLS, or neither"
         yield Contradiction((cert.path, key.path), sentence)
     for name in ("tls_ca_file", "tls_cert_file"):
         if getattr(redis, name) and urlsplit_or_none(redis.url, *_WITHOUT_TLS):
             file = at(f"redis.{name}")
             sentence = (
-                f"{file.said} has no effect with {url.said}, which does not use TLS: "
+                f"{file.text} has no effect with {url.text}, which does not use TLS: "
                 f"write rediss instead of redis, or remove {file.path}"
             )
             yield Contradiction((file.path, url.path), sentence)
@@ -163,12 +163,12 @@ def _times(settings: Settings, at: Locate) -> Iterator[Contradiction]:
     if settings.janitor.lock_ttl_seconds > settings.janitor.stream_interval_minutes * 60:
         yield Contradiction(
             (lock.path, sweep.path),
-            f"{lock.said} outlasts {sweep.said}: a janitor that dies would cost a whole round; "
+            f"{lock.text} outlasts {sweep.text}: a janitor that dies would cost a whole round; "
             f"lower {lock.path} or raise {sweep.path}",
         )
     metrics, grpc = at("metrics.port"), at("hosts.grpc_port")
     if settings.metrics.port == settings.hosts.grpc_port != 0:
-        sentence = f"{metrics.said} and {grpc.said} are the same port: a host needs two, change one of them"
+        sentence = f"{metrics.text} and {grpc.text} are the same port: a host needs two, change one of them"
         yield Contradiction((metrics.path, grpc.path), sentence)
 
 
@@ -177,13 +177,13 @@ def _schedules(settings: Settings, at: Locate) -> Iterator[Contradiction]:
     throttled, orphans = scheduler.failure_backoff.throttled, scheduler.orphan_cleanup
     base, cap = (at(f"{path}.failure-backoff.throttled.{name}") for name in ("base-ms", "cap-ms"))
     if throttled.base_ms > throttled.cap_ms:
-        sentence = f"{base.said} is more than {cap.said}: lower {base.path} or raise {cap.path}"
+        sentence = f"{base.text} is more than {cap.text}: lower {base.path} or raise {cap.path}"
         yield Contradiction((base.path, cap.path), sentence)
     ttl, budget = (at(f"{path}.orphan-cleanup.{name}") for name in ("leadership-ttl-ms", "run-budget-ms"))
     if orphans.leadership_ttl_ms < orphans.run_budget_ms:
         yield Contradiction(
             (ttl.path, budget.path),
-            f"{ttl.said} is shorter than {budget.said}: a second leader would begin before the first has "
+            f"{ttl.text} is shorter than {budget.text}: a second leader would begin before the first has "
             f"ended; raise {ttl.path} or lower {budget.path}",
         )
     yield from _schedule_keys(settings, at)
@@ -199,13 +199,13 @@ def _schedule_keys(settings: Settings, at: Locate) -> Iterator[Contradiction]:
     places = {name: at(f"{path}.{name}") for name in named}
     for (one, base), (other, same) in itertools.combinations(named.items(), 2):
         if base == same:
-            sentence = f"{places[one].said} and {places[other].said} are one key: rename one of them"
+            sentence = f"{places[one].text} and {places[other].text} are one key: rename one of them"
             yield Contradiction((places[one].path, places[other].path), sentence)
     tag = f"{{{keys.hash_tag}}}" if keys.hash_tag else ""
     for name, place in places.items():
         key = f"{keys.prefix}{named[name]}{tag}"
         if any(_is_key_of(key, queue) for queue in settings.queue_names()):
-            sentence = f"{place.said} makes the key {key}, which belongs to a queue: rename one of them"
+            sentence = f"{place.text} makes the key {key}, which belongs to a queue: rename one of them"
             yield Contradiction((place.path,), sentence)
 
 
@@ -214,24 +214,24 @@ def _limits(queue: QueueSettings, in_queue: LocateInQueue) -> Iterator[Contradic
     if queue.backoff.base_seconds > queue.backoff.cap_seconds:
         yield Contradiction(
             (base.path, cap.path),
-            f"{base.said} is more than {cap.said}: lower {base.path} or raise {cap.path}",
+            f"{base.text} is more than {cap.text}: lower {base.path} or raise {cap.path}",
         )
     least, most = (in_queue(queue.name, f"scaling.{name}_workers") for name in ("min", "max"))
     if queue.scaling.min_workers > queue.scaling.max_workers:
         yield Contradiction(
             (least.path, most.path),
-            f"{least.said} is more than {most.said}: lower {least.path} or raise {most.path}",
+            f"{least.text} is more than {most.text}: lower {least.path} or raise {most.path}",
         )
 
 
 def _idle_leave_first(settings: Settings, at: Locate, in_queue: LocateInQueue) -> Iterator[Contradiction]:
-    """A cost that is lowered after the scale-in does not tell idle workers from busy ones."""
+    """A deletion cost that is lowered after the scale-in does not distinguish idle workers from busy ones."""
     janitor, place = settings.janitor, at("janitor.deletion_cost_lower_seconds")
     if not (janitor.kubernetes and janitor.deletion_cost):
         return
     late = settings.worker.heartbeat_seconds + janitor.deletion_cost_seconds
     for queue in settings.queues.values():
-        if not queue.scaling.enabled:  # nobody scales it in
+        if not queue.scaling.enabled:  # it has no scale-in
             continue
         down = in_queue(queue.name, "scaling.down_seconds")
         latest = latest_lowering(queue.scaling.down_seconds, late)
@@ -239,16 +239,16 @@ def _idle_leave_first(settings: Settings, at: Locate, in_queue: LocateInQueue) -
         if queue.scaling.down_seconds < least:
             heartbeat, round_ = at("worker.heartbeat_seconds"), at("janitor.deletion_cost_seconds")
             sentence = (
-                f"{down.said} is too short for janitor.kubernetes with janitor.deletion_cost: the HPA may "
-                f"end workers {HPA_SECONDS:g} s before it is over, and the janitor hears of an idle worker "
-                f"up to {heartbeat.said} plus {round_.said} late, so busy workers would leave with idle "
+                f"{down.text} is too short for janitor.kubernetes with janitor.deletion_cost: the HPA may "
+                f"end workers {HPA_SECONDS:g} s before it is over, and the janitor detects an idle worker "
+                f"up to {heartbeat.text} plus {round_.text} late, so busy workers would be ended with idle "
                 f"ones; set {down.path} to {least:g} or more, or janitor.deletion_cost to false"
             )
             yield Contradiction((down.path, heartbeat.path, round_.path), sentence)
         elif janitor.deletion_cost_lower_seconds > latest:
             sentence = (
-                f"{place.said} is too late for {down.said}: the HPA may end workers {HPA_SECONDS:g} s "
-                f"before that is over, and a janitor hears of an idle worker up to {late:g} s late; set it "
+                f"{place.text} is too late for {down.text}: the HPA may end workers {HPA_SECONDS:g} s "
+                f"before that is over, and a janitor detects an idle worker up to {late:g} s late; set it "
                 f"to {latest:g} or less, raise {down.path}, or leave {place.path} out"
             )
             yield Contradiction((place.path, down.path), sentence)
@@ -259,7 +259,7 @@ def _deadletter(queue: QueueSettings, settings: Settings, in_queue: LocateInQueu
     for name in settings.queue_names():
         if queue.deadletter and _is_key_of(queue.deadletter, name):
             sentence = (
-                f"{place.said} is a key of the queue {name} itself: dead letters would be taken for work; "
+                f"{place.text} is a key of the queue {name} itself: dead letters would be taken for work; "
                 "give them a name of their own, or leave it empty"
             )
             yield Contradiction((place.path,), sentence)
@@ -270,14 +270,14 @@ def _same_slot(queue: QueueSettings, prefix: str, in_queue: LocateInQueue) -> It
     if queue.deadletter and key_slot(prefix + queue.deadletter) != key_slot(prefix + queue.name):
         yield Contradiction(
             (place.path, "redis.url", "redis.key_prefix"),
-            f"{place.said} is in another cluster slot than its queue {queue.name}, and a run moves between "
+            f"{place.text} is in another cluster slot than its queue {queue.name}, and a run moves between "
             f"them in one step: use {companion_prefix(queue.name)}:deadletter, or leave it empty",
         )
 
 
 def is_house_key(name: str) -> bool:
-    """Tell whether a name is that of a key which belongs to no queue: processes, schedules, agents, hosts."""
-    return name in _HOUSE_KEYS or name.startswith(_HOUSE_FAMILIES)
+    """Return whether a name is that of a key outside of queues: of processes, schedules, agents or hosts."""
+    return name in _SYSTEM_KEYS or name.startswith(_SYSTEM_FAMILIES)
 
 
 def _separate_queues(settings: Settings, at: Locate) -> Iterator[Contradiction]:
@@ -295,7 +295,7 @@ def _separate_queues(settings: Settings, at: Locate) -> Iterator[Contradiction]:
 
 
 def _partitions(settings: Settings, in_queue: LocateInQueue) -> Iterator[Contradiction]:
-    """Partitions are queues of their own: each needs a name that is nobody else's, and a slot."""
+    """Partitions have keys like queues: each needs a name that no queue has, and a slot."""
     names = settings.queue_names()
     taken = {companion_prefix(name): name for name in names}
     clustered = urlsplit_or_none(settings.redis.url, "redis+cluster", "rediss+cluster")
@@ -304,12 +304,12 @@ def _partitions(settings: Settings, in_queue: LocateInQueue) -> Iterator[Contrad
         parts = [partition_name(name, number) for number in range(1, count)]
         for part in parts:
             if other := taken.get(companion_prefix(part)):
-                sentence = f"{place.said} needs the name {part}, which the queue {other} has: rename that"
+                sentence = f"{place.text} needs the name {part}, which the queue {other} has: rename that"
                 yield Contradiction((place.path,), sentence)
         if parts and clustered and _TAG.search(settings.redis.key_prefix):
             yield Contradiction(
                 (place.path, "redis.url", "redis.key_prefix"),
-                f"{place.said} has no effect while redis.key_prefix has a hash tag, which puts all of them "
+                f"{place.text} has no effect while redis.key_prefix has a hash tag, which puts all of them "
                 "into one cluster slot: take the {} away",
             )
 
@@ -319,7 +319,7 @@ def _same_companions(name: str, other: str) -> bool:
 
 
 def _is_key_of(key: str, name: str) -> bool:
-    """Tell whether a key belongs to a queue already, the dead letters apart."""
+    """Return whether a key belongs to a queue, except for its dead letters."""
     if key == name:
         return True
     rest = key.removeprefix(f"{companion_prefix(name)}:")

@@ -1,7 +1,7 @@
-"""``redis.connection``: what the document of the schedules says of connections, as our settings.
+"""``redis.connection``: the settings of connections in the schedulers' document, mapped to those of Redis.
 
-Its times are milliseconds. What has no counterpart is read and has no effect: a connection is opened when it
-is needed and kept, and waiting for a free one ends with ``redis.socket_timeout_seconds``.
+Its times are milliseconds. A setting without a counterpart is read and has no effect: a connection is opened
+when it is needed and kept, and waiting for a free one ends with ``redis.socket_timeout_seconds``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ CONNECTION: Final[dict[str, str]] = {
     "redis.connection.pool.max-idle": "",
     "redis.connection.pool.min-idle": "",
 }
-"""Our setting for each of them; empty where there is none."""
+"""The setting for each of them; empty without one."""
 
 
 def as_ours(path: str, given: Given) -> Given:
-    """Return what was given for a setting of the document, with its unit."""
+    """Return the given value of a setting of the document, with its unit."""
     return msgspec.structs.replace(given, unit="ms") if CONNECTION[path].endswith("_seconds") else given

@@ -27,7 +27,7 @@ class DatabaseSettings(Section, frozen=True, kw_only=True):
     per_worker: Annotated[
         bool,
         about(
-            "Let each process have a store of its own: a run that moves to another worker repeats its steps. "
+            "Whether each process has its own store: a run that moves to another worker repeats its steps. "
             "Only for agents that use no steps, state or interrupts.",
         ),
     ] = False

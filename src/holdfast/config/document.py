@@ -1,6 +1,6 @@
-"""The settings that the file gives, each with its line.
+"""The settings of the file, each with its line.
 
-Values are kept as they are written: ``0123`` stays a password and ``no`` a name, whatever YAML makes of them.
+Values are read as plain text: ``0123`` stays a password and ``no`` a name, in spite of YAML's types.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _QUOTED = re.compile(r"'[^'<]{2,}'")
 
 
 class _Tree(dict[str, "_Tree"]):
-    """The names of a section: what is below each of them, nothing below a leaf."""
+    """The names of a section, each with the names below it; empty for a leaf."""
 
 
 def read_document(path: Path) -> Document:
-    """Read a settings file; whatever is wrong with it is among the document's problems."""
+    """Read a settings file; its errors are the document's problems."""
     document = Document(name=str(path))
     root = _compose(path, document.problems)
     if isinstance(root, MappingNode):
@@ -63,7 +63,7 @@ def _compose(path: Path, problems: list[str]) -> Node | None:
 def _not_yaml(path: Path, exc: yaml.YAMLError) -> str:
     if not isinstance(exc, yaml.MarkedYAMLError) or exc.problem_mark is None:
         return f"{path} is not valid YAML: it holds characters that are not text"
-    # Never the line itself, nor a word of it: it may be the line with the password.
+    # Never the line itself, nor a part of it: it may have the password.
     reason = _QUOTED.sub("'…'", exc.problem or "it can't be parsed")
     mark = exc.problem_mark
     where = f"{path}:{mark.line + 1} (column {mark.column + 1})"
@@ -71,8 +71,8 @@ def _not_yaml(path: Path, exc: yaml.YAMLError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
-    """Where the settings below ``base`` are put, under the rest of their path."""
+class _Target:
+    """The settings below ``base``, by the rest of their path."""
 
     base: str
     given: dict[str, Given]
@@ -83,7 +83,7 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One line of a mapping: its key, what is below it, and where it is."""
+    """One entry of a mapping: its key, its value, and its line."""
 
     key: str
     node: Node
@@ -91,7 +91,7 @@ class _Entry:
 
 
 class _Reader:
-    """Walks the file along the tree of known settings; it never goes deeper than that tree."""
+    """Walks the file along the tree of known settings, never deeper than that tree."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -99,42 +99,42 @@ class _Reader:
     def read(self, root: MappingNode) -> None:
         tree = _tree((*(leaf.path for leaf in leaves()), *CONNECTION))
         tree[_QUEUES] = _Tree()
-        shelf = _Shelf("", self._document.given)
+        target = _Target("", self._document.given)
         for entry in self._items(root, ""):
             if entry.key == _QUEUES:
                 self._read_queues(entry)
             else:
-                self._read_entry(entry, "", tree, shelf)
+                self._read_entry(entry, "", tree, target)
 
     def _read_queues(self, queues: _Entry) -> None:
         for queue in self._below(queues, _QUEUES):
             base = f"{_QUEUES}.{queue.key}"
             self._document.queue_sources[queue.key] = queue.source
-            shelf = _Shelf(f"{base}.", self._document.queues.setdefault(queue.key, {}))
-            self._read_section(queue, base, _tree(queue_leaves()), shelf)
+            target = _Target(f"{base}.", self._document.queues.setdefault(queue.key, {}))
+            self._read_section(queue, base, _tree(queue_leaves()), target)
 
-    def _read_section(self, section: _Entry, path: str, tree: _Tree, shelf: _Shelf) -> None:
+    def _read_section(self, section: _Entry, path: str, tree: _Tree, target: _Target) -> None:
         for entry in self._below(section, path):
-            self._read_entry(entry, f"{path}.", tree, shelf)
+            self._read_entry(entry, f"{path}.", tree, target)
 
-    def _read_entry(self, entry: _Entry, prefix: str, tree: _Tree, shelf: _Shelf) -> None:
+    def _read_entry(self, entry: _Entry, prefix: str, tree: _Tree, target: _Target) -> None:
         path = prefix + entry.key
         if entry.key not in tree:
             self._problem(unknown_key(path, entry.source, tree))
         elif below := tree[entry.key]:
-            self._read_section(entry, path, below, shelf)
+            self._read_section(entry, path, below, target)
         else:
-            self._put(path, Given(raw=_raw(entry.node), source=entry.source), shelf)
+            self._put(path, Given(raw=_raw(entry.node), source=entry.source), target)
 
-    def _put(self, path: str, given: Given, shelf: _Shelf) -> None:
+    def _put(self, path: str, given: Given, target: _Target) -> None:
         ours, text = path, f"{path} ({given.source})"
         if path in CONNECTION:
             ours, given = CONNECTION[path], as_ours(path, given)
             text = f"{text} is {ours}, which"
-        if before := shelf.given.get(ours):  # under its other name
+        if before := target.given.get(ours):  # under its other name
             self._problem(f"{text} is already set at {before.source}: remove one of the two")
         elif ours:
-            shelf.put(ours, given)
+            target.put(ours, given)
 
     def _below(self, section: _Entry, path: str) -> Iterator[_Entry]:
         if isinstance(section.node, MappingNode):

@@ -1,4 +1,4 @@
-"""Durations as people write them: a number, or one with its unit (500ms, 30s, 5m, 2h, 1d). Times as text.
+"""Parsing and formatting of durations: a number, or one with a unit (500ms, 30s, 5m, 2h, 1d); times as text.
 
 A duration is finite and never negative.
 """
@@ -40,7 +40,7 @@ def duration_seconds(value: str | float | timedelta) -> float:
 
 
 def parse_duration(text: str, *, unit: str) -> float | None:
-    """Return the seconds that ``text`` means, a bare number being in ``unit``; None if it means nothing."""
+    """Return the seconds of ``text``, where a bare number is in ``unit``; None if it is not a duration."""
     number = parse_number(text)
     if number is not None:
         return _finite(number * UNIT_SECONDS[unit])
@@ -48,13 +48,13 @@ def parse_duration(text: str, *, unit: str) -> float | None:
 
 
 def parse_number(text: str) -> float | None:
-    """Return the finite decimal number that ``text`` is, or None."""
+    """Return ``text`` as a finite decimal number, or None."""
     stripped = text.strip()
     return _finite(float(stripped)) if _NUMBER.fullmatch(stripped) else None
 
 
 def human_duration(seconds: float) -> str:
-    """Write a duration with the largest unit that keeps it whole: 90 is 90s, 3600 is 1h."""
+    """Format a duration with the largest unit in which it is a whole number: 90 is 90s, 3600 is 1h."""
     for name in ("d", "h", "m", "s", "ms"):
         count = round(seconds / UNIT_SECONDS[name], 6)
         if count >= 1 and count == int(count):
@@ -80,7 +80,7 @@ def _finite(number: float) -> float | None:
 
 
 def iso(seconds: float) -> str:
-    """Write seconds since the epoch as text, in UTC; empty for 0, which is never, and for what is no time."""
+    """Format seconds since the epoch, in UTC; empty for 0, which is never, and for an invalid time."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else ""
     except (OverflowError, ValueError, OSError):
@@ -91,7 +91,7 @@ _SPANS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"))
 
 
 def span(seconds: float) -> str:
-    """Write a length of time with two figures that matter: 0.25s, 12s, 3m 20s, 5h 2m."""
+    """Format a duration with its two leading units or digits: 0.25s, 12s, 3m 20s, 5h 2m."""
     if seconds < 60:
         return f"{seconds:.3g}s" if seconds < 10 else f"{seconds:.0f}s"
     whole = round(seconds)

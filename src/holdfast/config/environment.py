@@ -1,4 +1,4 @@
-"""The settings that the environment gives. A variable that is empty counts as not set."""
+"""The settings of the environment. An empty variable counts as not set."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"
-_OURS: Final = "HOLDFAST_"
+_PREFIX: Final = "HOLDFAST_"
 
-# Kubernetes gives every pod variables for each Service beside it: a Service "holdfast-api" makes
+# Kubernetes sets variables for each Service of the namespace in every pod: for a Service "holdfast-api"
 # HOLDFAST_API_PORT=tcp://10.0.0.7:80 and more. They are not settings and must not stop a pod.
 _SERVICE_NAME = re.compile(
     r"[A-Z0-9_]+_(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
@@ -24,7 +24,7 @@ _SERVICE_VALUE = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, list[Given]]:
-    """Return what the environment gives for each setting's path, in the order of the setting's names."""
+    """Return the given values of each setting's path, in the order of the setting's names."""
     found: dict[str, list[Given]] = {}
     for leaf in leaves():
         given = [
@@ -38,9 +38,9 @@ def variables(environ: Mapping[str, str]) -> dict[str, list[Given]]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a problem for every variable of ours that nobody knows."""
+    """Return a problem for every unknown variable with the prefix of Holdfast."""
     known = {name for leaf in leaves() for name in leaf.env} | {CONFIG_VARIABLE}
-    ours = (name for name in sorted(environ) if name.startswith(_OURS) and name not in known)
+    ours = (name for name in sorted(environ) if name.startswith(_PREFIX) and name not in known)
     return [unknown_variable(name) for name in ours if not _is_service_link(name, environ[name])]
 
 

@@ -1,4 +1,4 @@
-"""The settings of ``hosts``: the processes that hold long-lived agents, and how they are found and called."""
+"""The settings of ``hosts``: the processes that run long-lived agents, and how they are found and called."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HostSettings(Section, frozen=True, kw_only=True):
     address: Annotated[
         str,
         about(
-            "Address under which others reach this host, without the port; in a pod its IP.",
+            "Address under which other processes reach this host, without the port; in a pod its IP.",
             "POD_IP",
             pattern=r"\A[^\s/?#@]*\Z",
             allowed="an IP address or a name",
@@ -56,27 +56,27 @@ class HostSettings(Section, frozen=True, kw_only=True):
         ),
     ] = "127.0.0.1"
     grpc_port: Annotated[
-        int, about("Port of a host's gRPC server; 0 is any that is free.", "GRPC_PORT", ge=0, le=65535)
+        int, about("Port of a host's gRPC server; 0 is a free one.", "GRPC_PORT", ge=0, le=65535)
     ] = 50051
-    max_processes: Annotated[int, about("Agents that one host holds.", "MAX_PROCESSES", ge=1, le=100_000)] = (
+    max_processes: Annotated[int, about("Agents that one host runs.", "MAX_PROCESSES", ge=1, le=100_000)] = (
         100
     )
     ttl_seconds: Annotated[
         float,
         about(
-            "How long an agent stays its host's without a heartbeat; three are sent meanwhile, or more.",
+            "How long a host keeps an agent without a heartbeat; it sends three or more in that time.",
             ge=0.2,
             le=DAY,
         ),
     ] = 60.0
     placing_seconds: Annotated[
         float,
-        about("How long one try to find a host for an agent may take before others try.", ge=0.1, le=DAY),
+        about("How long one process may try to place an agent before others try.", ge=0.1, le=DAY),
     ] = 35.0
     placement: Annotated[
         str,
         about(
-            "How a host is chosen for an agent: one of ours, or a function of yours.",
+            "How a host is chosen for an agent: a built-in policy, or your own function.",
             pattern=_PLACEMENT,
             allowed="round-robin, least-loaded, resource-aware, or package.module:function",
         ),
@@ -84,19 +84,17 @@ class HostSettings(Section, frozen=True, kw_only=True):
     labels: Annotated[
         tuple[Label, ...],
         about(
-            "Labels of this host, for agents that ask for them.",
+            "Labels of this host, for agents that require them.",
             allowed="a list, or separated by commas; each up to 63 letters, digits and . _ = / -",
         ),
     ] = ()
     engine: Annotated[
         Literal["cluster", "local"],
-        about("Who runs agents: the hosts, or the program that asks for them, whose end is theirs."),
+        about("Where agents run: on the hosts, or in the program that requests them, and end with it."),
     ] = "cluster"
     directory: Annotated[
         Literal["redis", "static", "dns", "kubernetes"],
-        about(
-            "Where hosts are looked up: their heartbeats, `addresses`, `service_name` in DNS or Kubernetes."
-        ),
+        about("Where hosts are found: their heartbeats, `addresses`, `service_name` in DNS or Kubernetes."),
     ] = "redis"
     addresses: Annotated[
         tuple[Address, ...],
@@ -108,7 +106,7 @@ class HostSettings(Section, frozen=True, kw_only=True):
     service_name: Annotated[
         str,
         about(
-            "Name by which the hosts are found.",
+            "Service name of the hosts.",
             "AGENT_HOST_SERVICE_NAME",
             pattern=r"\A[A-Za-z0-9._-]+\Z",
             allowed="a name of letters, digits and . _ -",
@@ -128,16 +126,16 @@ class HostSettings(Section, frozen=True, kw_only=True):
     ] = 3
     token: Annotated[
         str,
-        about("Secret that callers of a host show; empty asks for none.", secret=True),
+        about("Secret that callers of a host must send; empty requires none.", secret=True),
     ] = ""
     tls_certificate: Annotated[str, about("File with the certificate of hosts and of callers (mTLS).")] = ""
     tls_key: Annotated[str, about("File with its key.")] = ""
     tls_ca: Annotated[
         str,
-        about("File with the authority that both sides trust; on a host it asks callers for certificates."),
+        about("File with the authority that both sides trust; a host with it requires caller certificates."),
     ] = ""
     tls_verify_callers: Annotated[
-        bool, about("Whether a host with `tls_ca` asks its callers for certificates (mTLS).")
+        bool, about("Whether a host with `tls_ca` requires certificates of its callers (mTLS).")
     ] = True
     insecure: Annotated[bool, about("Whether a host may listen beyond loopback without TLS.")] = False
     preload: Annotated[
@@ -170,10 +168,10 @@ class HostSettings(Section, frozen=True, kw_only=True):
         ),
     ] = True
     ready_seconds: Annotated[
-        float, about("How long an agent may take until it can receive.", ge=0.01, le=DAY)
+        float, about("How long an agent may take until it is ready.", ge=0.01, le=DAY)
     ] = 30.0
     stop_seconds: Annotated[
-        float, about("How long an agent that is asked to stop may take before it is killed.", ge=0, le=DAY)
+        float, about("How long a stopping agent may take before it is killed.", ge=0, le=DAY)
     ] = 10.0
     max_restarts: Annotated[
         int,
@@ -188,17 +186,17 @@ class HostSettings(Section, frozen=True, kw_only=True):
     ] = 0
     nice: Annotated[
         int,
-        about("How much agents give way to others for CPU, the host itself among them.", ge=0, le=19),
+        about("The niceness of agents: a higher one leaves more CPU to other processes.", ge=0, le=19),
     ] = 0
     cgroups: Annotated[
         bool,
-        about("Whether agents with limits get cgroups, where that of the host is delegated to it."),
+        about("Whether agents with limits get cgroups, if the host's cgroup is delegated to it."),
     ] = True
     health_seconds: Annotated[
-        float, about("How often an agent is asked for its health; 0 is never.", ge=0, le=DAY)
+        float, about("How often an agent's health is checked; 0 is never.", ge=0, le=DAY)
     ] = 10.0
     unhealthy_after: Annotated[
-        int, about("How many times in a row it may fail to say so before it is started again.", ge=1, le=1000)
+        int, about("Failed health checks in a row after which an agent is restarted.", ge=1, le=1000)
     ] = 3
     agent_metrics: Annotated[
         bool,
@@ -225,6 +223,6 @@ class HostSettings(Section, frozen=True, kw_only=True):
 
     @property
     def create_seconds(self) -> float:
-        """How long to wait for a new agent: longer than it may take, so that its host says what is wrong."""
+        """How long to wait for a new agent: longer than its start may take, to get the host's error."""
         # guard: start-call-timeout
         return max(self.grpc_timeout_seconds, self.ready_seconds + _ANSWER_SECONDS)

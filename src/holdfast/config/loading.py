@@ -1,6 +1,6 @@
-"""Reads the settings once: environment beats file beats default, and every value knows where it came from.
+"""Reads the settings once: environment beats file beats default, and every value has its source.
 
-Nothing is returned unless everything is right; everything that is wrong is said in one ConfigError.
+Settings are returned only if all are valid; all problems are reported in one ConfigError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DEFAULT_FILE: Final = Path("holdfast.yaml")
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A setting as it is now: its value with secrets hidden, and where the value came from."""
+    """A setting: its value, with secrets hidden, and its source."""
 
     path: str
     value: str
@@ -42,7 +42,7 @@ class Loaded(msgspec.Struct, frozen=True):
     file: Path | None
 
     def shown(self) -> tuple[Shown, ...]:
-        """Return every setting for people to read; of a queue, what differs from ``queue``."""
+        """Return every setting to show; of a queue, those that differ from ``queue``."""
         general = [_show(leaf.path, leaf, self.settings, leaf.attributes, self.sources) for leaf in leaves()]
         for name in self.settings.queue_names():
             queue = self.settings.queue_named(name)
@@ -54,7 +54,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
-    """Read the settings from a file and the environment, or raise ConfigError with all that is wrong."""
+    """Read the settings from a file and the environment, or raise ConfigError with all problems."""
     environment = os.environ if environ is None else environ
     file = _find_file(path, environment)
     draft = Draft(document=_read(file), environment=variables(environment))

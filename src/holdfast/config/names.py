@@ -1,4 +1,4 @@
-"""Names that come from callers rather than from settings, held to the same rule."""
+"""Validation of names from callers, by the same rules as names in settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def checked_queue(name: str) -> str:
 
 
 def unknown_queue(name: str, known: tuple[str, ...]) -> NotFound:
-    """Return the error that no settings here name this queue: which one was meant, and which there are."""
+    """Return the error for an unknown queue, with the most similar and all known names."""
     close = get_close_matches(name[:80], known, n=1)
     meant = f": did you mean {close[0]!r}? There are" if close else "; there are"
     return NotFound(f"no queue {name[:80]!r} is configured here{meant} {', '.join(known)}")

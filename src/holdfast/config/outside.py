@@ -1,4 +1,4 @@
-"""The settings of what talks HTTP with the outside: ``api``, ``client``, ``event_api`` and ``relay``."""
+"""The settings of HTTP servers and clients: ``api``, ``client``, ``event_api`` and ``relay``."""
 
 from __future__ import annotations
 
@@ -41,15 +41,13 @@ class ApiSettings(Section, frozen=True, kw_only=True):
     keys: Annotated[
         tuple[ApiKeyLine, ...],
         about(
-            "Who may call: name:tenant:roles:hash, roles read+submit+operate, the SHA-256 of the key.",
+            "API keys: name:tenant:roles:hash, roles read+submit+operate, the SHA-256 of the key.",
             "HOLDFAST_API_KEYS",
             allowed="a list, or separated by commas; `holdfast api new-key` writes one",
             secret=True,
         ),
     ] = ()
-    open: Annotated[
-        bool, about("Whether anybody may call from anywhere, without keys.", "HOLDFAST_API_OPEN")
-    ] = False
+    open: Annotated[bool, about("Whether calls from any address need no key.", "HOLDFAST_API_OPEN")] = False
     max_body_bytes: Annotated[int, about("The largest body that is read.", ge=1, le=1 << 30)] = 2 << 20
     max_head_bytes: Annotated[
         int, about("The largest head of a request (its line and headers) that is read.", ge=1, le=1 << 24)
@@ -59,17 +57,19 @@ class ApiSettings(Section, frozen=True, kw_only=True):
     ] = 30.0
     send_seconds: Annotated[
         float,
-        about("How long a client may take nothing of its answer before it is dropped.", ge=0.05, le=3600),
+        about(
+            "How long a client may read nothing of a response before it is disconnected.", ge=0.05, le=3600
+        ),
     ] = 30.0
     keep_alive_seconds: Annotated[
-        float, about("How often an event stream without events says that it lives.", ge=0.05, le=3600)
+        float, about("How often an event stream without events sends a keep-alive.", ge=0.05, le=3600)
     ] = 15.0
-    drain_seconds: Annotated[float, about("How long open requests may go on at shutdown.", ge=0, le=DAY)] = (
-        20.0
-    )
+    drain_seconds: Annotated[
+        float, about("How long open requests may continue at shutdown.", ge=0, le=DAY)
+    ] = 20.0
     linger_seconds: Annotated[
         float,
-        about("How long new connections are taken at shutdown while /readyz says no.", ge=0, le=3600),
+        about("How long new connections are accepted at shutdown while /readyz is not ready.", ge=0, le=3600),
     ] = 1.0
     unserved_seconds: Annotated[
         float,
@@ -85,7 +85,7 @@ class ApiSettings(Section, frozen=True, kw_only=True):
 
 
 class ClientSettings(Section, frozen=True, kw_only=True):
-    """How programs that submit runs reach the system: the HTTP API, or Redis if no API is named."""
+    """How programs that submit runs reach the system: the HTTP API, or Redis without one."""
 
     url: Annotated[
         str,
@@ -97,17 +97,15 @@ class ClientSettings(Section, frozen=True, kw_only=True):
             url=True,
         ),
     ] = ""
-    key: Annotated[str, about("The key that they show the API.", "HOLDFAST_API_KEY", secret=True)] = ""
+    key: Annotated[str, about("The API key of clients.", "HOLDFAST_API_KEY", secret=True)] = ""
     timeout_seconds: Annotated[
         float, about("How long to wait for an answer of the API.", ge=0.01, le=3600)
     ] = 10.0
-    max_retries: Annotated[
-        int, about("Retries of one call that can be made twice without harm.", ge=0, le=1000)
-    ] = 3
+    max_retries: Annotated[int, about("Retries of an idempotent call.", ge=0, le=1000)] = 3
 
 
 class EventApiSettings(Section, frozen=True, kw_only=True):
-    """Where events are sent."""
+    """The Event API."""
 
     url: Annotated[
         str,
@@ -125,7 +123,7 @@ class EventApiSettings(Section, frozen=True, kw_only=True):
 
 
 class RelaySettings(Section, frozen=True, kw_only=True):
-    """How events reach the outside."""
+    """The delivery of events."""
 
     concurrency: Annotated[int, about("Runs whose events are delivered at once.", ge=1, le=10_000)] = 64
     timeout_seconds: Annotated[
@@ -139,12 +137,12 @@ class RelaySettings(Section, frozen=True, kw_only=True):
     )
     give_up_seconds: Annotated[
         float,
-        about("How long one event is tried before it goes to the undelivered ones.", ge=0.1, le=YEAR),
+        about("How long one event is tried before it is stored as undelivered.", ge=0.1, le=YEAR),
     ] = 86400.0
     webhook_secret: Annotated[
         str,
         about(
-            "Signs webhooks, as Standard Webhooks has it; with several, each signs.",
+            "Secrets that sign webhooks, as in Standard Webhooks; with several, each signs.",
             "HOLDFAST_WEBHOOK_SECRET",
             secret=True,
             pattern=WEBHOOK_SECRETS_PATTERN,
@@ -158,7 +156,7 @@ class RelaySettings(Section, frozen=True, kw_only=True):
     poll_seconds: Annotated[
         float,
         about(
-            "The shortest time between two looks for new events; without notifications, how often to look.",
+            "The shortest time between two reads of new events; without notifications, the poll interval.",
             ge=0.001,
             le=60,
         ),
@@ -166,4 +164,6 @@ class RelaySettings(Section, frozen=True, kw_only=True):
     breaker_failures: Annotated[
         int, about("Failures after which a receiver is not called for a while.", ge=1, le=10_000)
     ] = 5
-    breaker_seconds: Annotated[float, about("How long it is not called then.", ge=0.01, le=3600)] = 5.0
+    breaker_seconds: Annotated[
+        float, about("How long a receiver is not called after these failures.", ge=0.01, le=3600)
+    ] = 5.0

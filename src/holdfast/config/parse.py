@@ -1,4 +1,4 @@
-"""From what somebody wrote to the value of a setting; file and environment are read by the same rules."""
+"""From text to the value of a setting; file and environment are parsed by the same rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class Odd(msgspec.Struct, frozen=True):
-    """Something that is neither text nor a list of texts."""
+    """A given value that is neither text nor a list of texts."""
 
     what: str
 
@@ -29,7 +29,7 @@ class Odd(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What somebody wrote for a setting, and where; ``unit`` is the variable's own, if its name tells one."""
+    """The given value of a setting, and its source; ``unit`` is that of the variable's name, if any."""
 
     raw: str | tuple[str, ...] | Odd
     source: str
@@ -37,11 +37,11 @@ class Given(msgspec.Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """The setting can't have this value; the message says what it may have."""
+    """The setting can't have this value; the message is the text of the allowed ones."""
 
 
 def read(leaf: Leaf, given: Given) -> object:
-    """Return the setting's value, or raise Invalid saying what is allowed."""
+    """Return the setting's value, or raise Invalid with the allowed values."""
     value = _parse(leaf, given)
     if value is None:
         raise Invalid(leaf.allowed)
@@ -55,7 +55,7 @@ def read(leaf: Leaf, given: Given) -> object:
 
 
 def regex_fault(text: str) -> str:
-    """Return why ``text`` is no regular expression, or nothing."""
+    """Return why ``text`` is not a regular expression; empty if it is one."""
     try:
         compiled(text)
     except re.error as exc:
@@ -68,13 +68,13 @@ def regex_fault(text: str) -> str:
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a regular expression of the settings."""
     with warnings.catch_warnings():
-        # "[[a]" is valid today and may change its meaning one day: no reason to stop.
+        # "[[a]" is valid and may change its meaning in a later Python: its warning is ignored.
         warnings.simplefilter("ignore")
         return re.compile(text)
 
 
 def show_given(leaf: Leaf, given: Given) -> str:
-    """Return what was written as a person may see it."""
+    """Return the given value to show, with secrets hidden."""
     if isinstance(given.raw, Odd) and not leaf.secret:
         return str(given.raw)
     return shown(given.raw, secret=leaf.secret, url=leaf.url)
@@ -87,7 +87,7 @@ def _parse(leaf: Leaf, given: Given) -> object:
     if not isinstance(raw, str):
         return None
     if leaf.kind == "text":
-        # A secret read from a file often ends with a newline; blanks within one may be meant.
+        # A secret from a file often ends with a newline; blanks may be a part of it.
         return raw.rstrip("\r\n") if leaf.secret else raw.strip()
     return _parse_word(leaf, raw.strip(), given.unit)
 

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, said so that the operator knows what to change; all of it at once."""
+"""The messages about problems of the settings, with advice for the operator; all problems at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def config_error(problems: Sequence[str]) -> ConfigError:
-    """Return the one error that says everything."""
+    """Return one error with all problems."""
     distinct = tuple(dict.fromkeys(problems))
     if len(distinct) == 1:
         return ConfigError(distinct[0])
@@ -23,14 +23,14 @@ def config_error(problems: Sequence[str]) -> ConfigError:
 
 
 def invalid_value(path: str, leaf: Leaf, given: Given, *, allowed: str) -> str:
-    """Say that a value can't be: the setting, the value, where it was written and what is allowed."""
+    """Return the message for an invalid value: the setting, the value, its source and what is allowed."""
     meant = get_close_matches(str(given.raw).upper(), [choice.upper() for choice in leaf.choices], n=1)
     hint = f". Did you mean {next(c for c in leaf.choices if c.upper() == meant[0])}?" if meant else ""
     return f"{path} = {show_given(leaf, given)} ({given.source}) is not allowed: it must be {allowed}{hint}"
 
 
 def unknown_key(path: str, source: str, siblings: Iterable[str]) -> str:
-    """Say that the file sets something that is not a setting, and what was probably meant."""
+    """Return the message for an unknown key of the file, with similar settings."""
     section, _, name = path.rpartition(".")
     if name == "<<":
         return f"{path} ({source}): merge keys are not supported; put what the queues share under queue"
@@ -42,12 +42,12 @@ def unknown_key(path: str, source: str, siblings: Iterable[str]) -> str:
 
 
 def unknown_variable(name: str) -> str:
-    """Say that a variable of ours is not a setting, and what was probably meant."""
+    """Return the message for an unknown variable, with similar ones."""
     return f"{name} (environment) is not a setting. {_advice(closest_variables(name))}"
 
 
 def closest_paths(path: str, siblings: Iterable[str]) -> tuple[str, ...]:
-    """Return up to three settings that ``path`` may have been meant for: neighbours first."""
+    """Return up to three settings that are similar to ``path``: those of its section first."""
     section, dot, last = path.rpartition(".")
     name = _plain(last)
     by_env = tuple(leaf.path for leaf in leaves() if last in leaf.env)
@@ -63,20 +63,20 @@ def closest_paths(path: str, siblings: Iterable[str]) -> tuple[str, ...]:
 
 
 def closest_variables(name: str) -> tuple[str, ...]:
-    """Return up to three environment names that ``name`` may have been meant for."""
-    # Compared without the prefix: it would make every name of ours look alike.
+    """Return up to three variables that are similar to ``name``."""
+    # Compared without the prefix, which would make all names similar.
     full = {known.removeprefix("HOLDFAST_"): known for leaf in leaves() for known in leaf.env[::-1]}
     return tuple(full[match] for match in _closest(name.removeprefix("HOLDFAST_"), full))
 
 
 def _closest(word: str, words: Iterable[str]) -> list[str]:
-    # A slip of the finger has one answer; only without one are distant words worth offering.
+    # For a typo there is one close name; less similar ones are returned only without a close one.
     known = list(words)
     return get_close_matches(word, known, cutoff=0.8) or get_close_matches(word, known, cutoff=0.6)
 
 
 def _plain(name: str) -> str:
-    # Some keys have hyphens and some underscores: whoever mixed them up meant the same word.
+    # Some keys have hyphens and some underscores: both spellings are the same name.
     return name.lower().replace("-", "_")
 
 

@@ -19,7 +19,7 @@ _DNS_ALLOWED = "a name of Kubernetes: lower case letters, digits, . and -"
 
 
 class WorkerSettings(Section, frozen=True, kw_only=True):
-    """What a worker process serves and how it stops."""
+    """The queues of a worker process, and its shutdown."""
 
     name: Annotated[
         str,
@@ -35,7 +35,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     queues: Annotated[
         tuple[QueueName, ...],
         about(
-            "Queues that the worker serves; one that `queues` does not describe has the defaults.",
+            "Queues that the worker serves; a queue that is not under `queues` has the defaults.",
             "HOLDFAST_WORKER_QUEUES",
             allowed=f"a list, or separated by commas; each is {NAME_ALLOWED}",
             default="the default queue",
@@ -44,19 +44,19 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         float,
         about(
-            "How long running runs may finish at shutdown before they are handed back.",
+            "How long runs may continue at shutdown before they are handed back.",
             "HOLDFAST_DRAIN_SECONDS",
             ge=0,
             le=DAY,
         ),
     ] = 20.0
     progress_seconds: Annotated[
-        float, about("How often a draining worker says what it still waits for.", ge=0.01, le=DAY)
+        float, about("How often a draining worker logs what it waits for.", ge=0.01, le=DAY)
     ] = 5.0
     envoy_quit_url: Annotated[
         str,
         about(
-            "Asked by POST at the very end, so that a sidecar stops too.",
+            "URL that is called by POST at the end of the shutdown, so that a sidecar stops too.",
             "HOLDFAST_ENVOY_QUIT_URL",
             pattern=URL_PATTERN,
             allowed=URL_ALLOWED,
@@ -66,7 +66,7 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     heartbeat_seconds: Annotated[
         float,
         about(
-            "How often a process says that it lives, and a host that its agents do.",
+            "How often a process sends its heartbeat, and a host those of its agents.",
             "HEARTBEAT_INTERVAL",
             ge=0.01,
             le=3600,
@@ -74,16 +74,16 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
     ] = 10.0
     event_loop: Annotated[
         Literal["uvloop", "asyncio"],
-        about("The event loop under the agents: uvloop is faster, asyncio is Python's own."),
+        about("The event loop of the agents: uvloop is faster, asyncio is Python's own."),
     ] = "uvloop"
     blocked_seconds: Annotated[
         float,
-        about("After how long code that blocks the event loop is named in the log; 0 is off.", ge=0, le=DAY),
+        about("After how long code that blocks the event loop is logged; 0 is off.", ge=0, le=DAY),
     ] = 1.0
 
 
 class JanitorSettings(Section, frozen=True, kw_only=True):
-    """What is swept, how often, and by whom."""
+    """The cleanup by the janitor."""
 
     enabled: Annotated[bool, about("Whether the janitor runs.", "REDIS_STREAM_CLEANUP_ENABLED")] = True
     consumer_interval_seconds: Annotated[
@@ -109,13 +109,13 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
     ] = 5.0
     lock_ttl_seconds: Annotated[
         float,
-        about("How long one janitor's turn lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=DAY),
+        about("How long one janitor's lock lasts.", "STREAM_CLEANUP_LOCK_TTL_SECONDS", ge=1, le=DAY),
     ] = 300.0
-    dry_run: Annotated[bool, about("Whether the janitor only says what it would do.", "DRY_RUN")] = False
+    dry_run: Annotated[bool, about("Whether the janitor only logs what it would do.", "DRY_RUN")] = False
     kubernetes: Annotated[
         bool,
         about(
-            "Whether the janitor looks at pods, as one more proof that a worker is dead or lives; "
+            "Whether the janitor reads pods, as one more proof that a worker is dead or alive; "
             "needs get, list, watch and patch of pods in `pod.namespace`."
         ),
     ] = False
@@ -133,23 +133,23 @@ class JanitorSettings(Section, frozen=True, kw_only=True):
         ),
     ] = True
     deletion_cost_seconds: Annotated[
-        float, about("How often the janitor looks who is busy.", ge=0.01, le=3600)
+        float, about("How often the janitor checks which workers are busy.", ge=0.01, le=3600)
     ] = 2.0
     deletion_cost_raise_seconds: Annotated[
-        float, about("How long a worker must have held work before its pod costs more.", ge=0, le=DAY)
+        float, about("How long a worker must have held work before its pod's cost is raised.", ge=0, le=DAY)
     ] = 0.0
     deletion_cost_lower_seconds: Annotated[
         float,
         about(
-            "How long it must have held less before its pod costs less again: well before a scale-in, which "
-            "may come 15 s before `scaling.down_seconds` are over.",
+            "How long a worker must have held less before its pod's cost is lowered: well before a scale-in, "
+            "which may come 15 s before `scaling.down_seconds` are over.",
             ge=0,
             le=DAY,
             default="half of the shortest scaling.down_seconds - 15s",
         ),
     ] = 15.0
     deletion_cost_per_second: Annotated[
-        float, about("Pods that are marked in a second at most.", ge=0.1, le=1000)
+        float, about("The most pods that are marked per second.", ge=0.1, le=1000)
     ] = 10.0
 
 
@@ -157,7 +157,7 @@ class PodSettings(Section, frozen=True, kw_only=True):
     """The pod that this process runs in, by the downward API; all empty outside of Kubernetes."""
 
     name: Annotated[
-        str, about("Name of its pod.", "POD_NAME", pattern=_DNS, allowed=_DNS_ALLOWED, default="none")
+        str, about("The pod's name.", "POD_NAME", pattern=_DNS, allowed=_DNS_ALLOWED, default="none")
     ] = ""
     uid: Annotated[
         str, about("The pod's uid.", "POD_UID", pattern=_DNS, allowed=_DNS_ALLOWED, default="none")
@@ -175,7 +175,7 @@ class PodSettings(Section, frozen=True, kw_only=True):
 
 
 class LogSettings(Section, frozen=True, kw_only=True):
-    """What is logged and how it looks."""
+    """The level and the format of logs."""
 
     level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
@@ -183,7 +183,7 @@ class LogSettings(Section, frozen=True, kw_only=True):
     ] = "INFO"
     format: Annotated[
         Literal["auto", "json", "console"],
-        about("Lines of JSON or for people; auto is console on a terminal.", "HOLDFAST_LOG_FORMAT"),
+        about("JSON lines or console lines; auto is console on a terminal.", "HOLDFAST_LOG_FORMAT"),
     ] = "auto"
 
 

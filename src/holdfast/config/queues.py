@@ -1,4 +1,4 @@
-"""The settings of the work itself: ``lease``, ``queue`` and the ``queues`` that are described by name."""
+"""The settings of leases and queues: ``lease``, ``queue`` and ``queues``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class LeaseSettings(Section, frozen=True, kw_only=True):
-    """How soon a dead owner's work goes to somebody else."""
+    """How soon the work of a dead owner is reclaimed."""
 
     ttl_seconds: Annotated[
         float,
         about(
-            "How long a silent owner is believed to be alive.",
+            "How long a lease lasts without a renewal; then its work is reclaimed.",
             "HOLDFAST_LEASE_TTL_SECONDS",
             "RETRY_IDLE_MS",
             ge=1,
@@ -37,7 +37,7 @@ class LeaseSettings(Section, frozen=True, kw_only=True):
 
     @property
     def trust_seconds(self) -> float:
-        """How long a holder trusts its last renewal: it stops before another can start."""
+        """How long a holder trusts its last renewal: it stops before another owner can start."""
         return self.ttl_seconds * 3 / 4
 
 
@@ -45,13 +45,13 @@ class BackoffSettings(Section, frozen=True, kw_only=True):
     """How long a failed run waits before its next attempt."""
 
     base_seconds: Annotated[float, about("Wait before the first delayed retry.", ge=0, le=YEAR)] = 1.0
-    multiplier: Annotated[float, about("How much longer each next wait is.", ge=1, le=100)] = 2.0
+    multiplier: Annotated[float, about("Factor of each further wait.", ge=1, le=100)] = 2.0
     cap_seconds: Annotated[float, about("The longest wait.", ge=0, le=YEAR)] = 300.0
     jitter: Annotated[
-        float, about("Share of a wait that is random, so that retries don't come together.", ge=0, le=1)
+        float, about("Random share of a wait, so that retries do not come at the same time.", ge=0, le=1)
     ] = 0.2
     forbidden_seconds: Annotated[
-        float, about("Wait after a refusal for lack of rights (401, 403).", ge=0, le=YEAR)
+        float, about("Wait after a missing permission (401, 403).", ge=0, le=YEAR)
     ] = 600.0
     immediate_retries: Annotated[
         int, about("Retries without any wait after a transient failure.", ge=0, le=1000)
@@ -59,15 +59,15 @@ class BackoffSettings(Section, frozen=True, kw_only=True):
 
 
 MAILBOX: Final = "mailbox:"
-"""How the names of residents' mailboxes begin."""
+"""The prefix of the names of residents' mailboxes."""
 MOST_PARTITIONS: Final = 64
 ONLY_AGENT: Final = "*"
-"""As ``default_agent``: the agent of an app that has one."""
+"""A value of ``default_agent``: the agent of an app that has exactly one."""
 _TAG = re.compile(r"\{[^}]+(?=\})")
 
 
 def partition_name(name: str, partition: int) -> str:
-    """The name of a queue's partition: the first is the queue as it was, each other has a slot of its own."""
+    """Return the name of a queue's partition: the first has the queue's name, each other has its own slot."""
     if not partition:
         return name
     tag = _TAG.search(name)
@@ -76,11 +76,11 @@ def partition_name(name: str, partition: int) -> str:
 
 
 class QueueSettings(Section, frozen=True, kw_only=True):
-    """One queue: its names, its limits and its patience."""
+    """One queue: its names, limits and timeouts."""
 
     name: str = "agent-queue"
     partition: int = 0
-    """Which of its partitions these settings are of; what belongs to the whole queue is in the first."""
+    """The partition of these settings; keys of the whole queue belong to the first."""
     group: Annotated[
         str,
         about(
@@ -94,13 +94,14 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     partitions: Annotated[
         int,
         about(
-            "Partitions that the queue is spread over, each in a cluster slot of its own.",
+            "Partitions of the queue, each in its own cluster slot.",
             ge=1,
             le=MOST_PARTITIONS,
         ),
     ] = 1
     slots: Annotated[
-        int, about("Runs that one worker does at once.", "WORKER_POD_MESSAGES_BATCH_SIZE", ge=1, le=100_000)
+        int,
+        about("Runs that one worker performs at once.", "WORKER_POD_MESSAGES_BATCH_SIZE", ge=1, le=100_000),
     ] = 3
     timeout_seconds: Annotated[
         float, about("How long one attempt of a run may take.", "MESSAGE_LOCK_DURATION", ge=0.01, le=YEAR)
@@ -114,7 +115,7 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 10.0
     max_attempts: Annotated[
-        int, about("Attempts before a run goes to the dead letters.", "MAX_ATTEMPTS", ge=1, le=100_000)
+        int, about("Attempts before a run becomes a dead letter.", "MAX_ATTEMPTS", ge=1, le=100_000)
     ] = 5
     retry_programming_errors: Annotated[
         bool,
@@ -154,7 +155,7 @@ class QueueSettings(Section, frozen=True, kw_only=True):
     idempotency_ttl_seconds: Annotated[
         float,
         about(
-            "How long an idempotency key stands for its run, at most until that leaves Redis.",
+            "How long an idempotency key returns its run, at most until Redis removes the run.",
             ge=1,
             le=10 * YEAR,
         ),
@@ -170,10 +171,10 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         ),
     ] = ""
     tenant_concurrency: Annotated[
-        int, about("Runs of one tenant that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+        int, about("Runs of one tenant that run at once; 0 is no limit.", ge=0, le=1_000_000)
     ] = 0
     key_concurrency: Annotated[
-        int, about("Runs of one concurrency key that go on at once; 0 is no limit.", ge=0, le=1_000_000)
+        int, about("Runs of one concurrency key that run at once; 0 is no limit.", ge=0, le=1_000_000)
     ] = 1
     default_agent: Annotated[
         str,
@@ -191,7 +192,7 @@ class QueueSettings(Section, frozen=True, kw_only=True):
 
     @property
     def private(self) -> bool:
-        """Whether it is a resident's mailbox: read and looked after by the resident alone."""
+        """Whether it is a resident's mailbox, which only the resident reads and maintains."""
         return self.name.startswith(MAILBOX)
 
     @property
@@ -200,16 +201,16 @@ class QueueSettings(Section, frozen=True, kw_only=True):
         return partition_name(self.name, self.partition)
 
     def default_among(self, agents: Collection[str]) -> str:
-        """Return the agent of entries that name none; of several, nobody can say which one is meant."""
+        """Return the agent of entries that name none; empty if an app has several agents."""
         if self.default_agent != ONLY_AGENT:
             return self.default_agent
         return next(iter(agents)) if len(agents) == 1 else ""
 
     def of_partition(self, partition: int) -> QueueSettings:
-        """Return the same for one partition; only the first keeps the dead letters' own name."""
+        """Return the settings of one partition; only the first keeps the name of ``deadletter``."""
         deadletter = "" if partition else self.deadletter
         return msgspec.structs.replace(self, partition=partition, deadletter=deadletter)
 
     def renamed(self, name: str) -> QueueSettings:
-        """Return these limits for another queue, with that queue's own group and dead letters."""
+        """Return these settings for another queue, with its own group and dead letters."""
         return msgspec.structs.replace(self, name=name, group="", deadletter="")

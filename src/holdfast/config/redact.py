@@ -1,4 +1,4 @@
-"""How a setting's value is shown to people."""
+"""The text of a setting's value in messages and listings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST: Final = 120
 
 
 def shown(value: object, *, secret: bool = False, url: bool = False) -> str:
-    """Return ``value`` as a person would write it, with what is secret hidden."""
+    """Return ``value`` as it would be written in the file, with secrets hidden."""
     if secret:
         return HIDDEN if value else '""'
     text = redact_url(_plain(value)) if url else redact(_plain(value))
@@ -33,5 +33,5 @@ def _plain(value: object) -> str:
 
 
 def _printable(text: str) -> str:
-    # Quotes and escapes appear only where blanks or control characters would mislead the reader.
+    # Quotes and escapes are used only for text with outer blanks or control characters.
     return text if text.isprintable() and text == text.strip() else repr(text)

@@ -1,4 +1,4 @@
-"""The settings of Redis and of what is sent to it: ``redis``, ``messaging`` and ``sender``."""
+"""The settings of Redis and of submissions: ``redis``, ``messaging`` and ``sender``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ REDIS_SCHEMES: Final = (
 
 
 PLATFORM: Final = "redis-streams"
-"""What carries the runs: the only platform there is, and a field of the workers' log lines."""
+"""The only messaging platform, and a field of the workers' log lines."""
 
 
 class BreakerSettings(Section, frozen=True, kw_only=True):
-    """When calls to Redis stop being tried, and when they are tried again."""
+    """The circuit breaker around calls to Redis."""
 
     failure_threshold: Annotated[
         int, about("Failures within the window that open the circuit breaker.", ge=1, le=10_000)
@@ -33,26 +33,28 @@ class BreakerSettings(Section, frozen=True, kw_only=True):
     window_seconds: Annotated[float, about("How long a failure counts.", ge=0.001, le=DAY)] = 10.0
     cooldown_seconds: Annotated[
         float,
-        about("How long an open breaker refuses calls before it lets probes through.", ge=0.001, le=DAY),
+        about("How long an open breaker refuses calls before it allows probes.", ge=0.001, le=DAY),
     ] = 5.0
     half_open_probes: Annotated[
-        int, about("Calls let through at a time while the breaker is half open.", ge=1, le=1000)
+        int, about("Calls that a half-open breaker allows at a time.", ge=1, le=1000)
     ] = 2
     half_open_seconds: Annotated[
         float,
         about(
-            "How long those may stay without an answer; then it is open again. 0 is for ever.", ge=0, le=DAY
+            "How long these calls may wait for an answer before the breaker opens again; 0 is no limit.",
+            ge=0,
+            le=DAY,
         ),
     ] = 0.0
 
 
 class RedisSettings(Section, frozen=True, kw_only=True):
-    """Where Redis is and how to talk to it."""
+    """The address of Redis and the connections to it."""
 
     url: Annotated[
         str,
         about(
-            "Where Redis is; empty is the embedded server, which `dev` and `demo` start.",
+            "URL of Redis; empty is the embedded server, which `dev` and `demo` start.",
             "REDIS_URL",
             url=True,
             allowed="empty, or a URL that begins with "
@@ -63,7 +65,7 @@ class RedisSettings(Section, frozen=True, kw_only=True):
     key_prefix: Annotated[
         str,
         about(
-            "Text in front of every key, to share one Redis among installations.",
+            "Prefix of every key, to share one Redis among installations.",
             "HOLDFAST_KEY_PREFIX",
             pattern=OPTIONAL_NAME,
             allowed=f"empty, or {NAME_ALLOWED}",
@@ -85,14 +87,14 @@ class RedisSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 50
     tls_ca_file: Annotated[str, about("File of the authority that signed the server's certificate.")] = ""
-    tls_cert_file: Annotated[str, about("File of our own certificate, for mutual TLS.")] = ""
-    tls_key_file: Annotated[str, about("File of the key of our own certificate.")] = ""
+    tls_cert_file: Annotated[str, about("File of the client certificate, for mutual TLS.")] = ""
+    tls_key_file: Annotated[str, about("File of the key of the client certificate.")] = ""
     tls_verify: Annotated[bool, about("Whether the server's certificate is verified.")] = True
     breaker: BreakerSettings = BreakerSettings()
     embedded_dir: Annotated[
         str,
         about(
-            "Where the embedded server keeps its data and socket.",
+            "Directory of the embedded server's data and socket.",
             "HOLDFAST_EMBEDDED_DIR",
             default=".holdfast/redis in the current directory",
         ),
@@ -102,9 +104,9 @@ class RedisSettings(Section, frozen=True, kw_only=True):
 
 
 class MessagingSettings(Section, frozen=True, kw_only=True):
-    """What carries the runs."""
+    """The messaging platform."""
 
-    platform: Annotated[Literal["redis-streams"], about("What carries the runs.", "MESSAGING_PLATFORM")] = (
+    platform: Annotated[Literal["redis-streams"], about("The messaging platform.", "MESSAGING_PLATFORM")] = (
         PLATFORM
     )
     queue: Annotated[
@@ -129,5 +131,5 @@ class SenderSettings(Section, frozen=True, kw_only=True):
         float, about("Wait before the first retry.", "REDIS_SEND_MESSAGE_RETRY_DELAY", ge=0, le=3600)
     ] = 0.5
     retry_backoff: Annotated[
-        float, about("How much longer each next wait is.", "REDIS_SEND_MESSAGE_RETRY_BACKOFF", ge=1, le=100)
+        float, about("Factor of each further wait.", "REDIS_SEND_MESSAGE_RETRY_BACKOFF", ge=1, le=100)
     ] = 2.0

@@ -1,6 +1,6 @@
-"""The settings while they are being put together: what was given, what it became and what was wrong.
+"""The settings while they are resolved: given values, parsed values and problems.
 
-A value that is wrong is reported once and replaced by its default, so that the rest can still be examined.
+An invalid value is reported once and replaced by its default, so that the rest can still be checked.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LOWERING: Final = "janitor.deletion_cost_lower_seconds"
 _LOOK: Final = "janitor.deletion_cost_seconds"
 _HEARTBEAT: Final = "worker.heartbeat_seconds"
 _IDLE_MARGIN_SECONDS: Final = 300
-# These name keys: a second queue that inherited them would share the first one's.
+# The names of keys: a second queue that inherited them would share the keys of the first.
 _OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
 
 AnySection = TypeVar("AnySection", bound=Section)
 
 
 class Document(msgspec.Struct):
-    """What a file says: settings by path, settings of each queue, and what is wrong with it."""
+    """The content of a file: settings by path, settings of each queue, and problems."""
 
     name: str = ""
     given: dict[str, Given] = msgspec.field(default_factory=dict[str, Given])
@@ -48,7 +48,7 @@ class Document(msgspec.Struct):
 
 
 class Draft(msgspec.Struct):
-    """What the file and the environment gave, becoming one tree."""
+    """The given values of file and environment, resolved to one tree."""
 
     document: Document
     environment: dict[str, list[Given]]
@@ -58,7 +58,7 @@ class Draft(msgspec.Struct):
     wrong: set[str] = msgspec.field(default_factory=set[str])
 
     def settings(self) -> Settings:
-        """Settle every leaf and every queue, and build the tree."""
+        """Resolve every leaf and every queue, and build the tree."""
         for leaf in leaves():
             self._settle(leaf)
         self._derive_media_stream()
@@ -71,9 +71,9 @@ class Draft(msgspec.Struct):
         return _build(Settings, "", self.values, queue=template, queues=queues)
 
     def contradictions(self, settings: Settings) -> None:
-        """Add what the tree says against itself to the problems."""
+        """Add the contradictions of the tree to the problems."""
         for found in contradictions(settings, self._place, self._place_in_queue):
-            # A value that is already reported would only be blamed a second time, for its default.
+            # An invalid value is already reported: here it would be reported again, with its default.
             if self.wrong.isdisjoint(found.paths):
                 self.problems.append(found.sentence)
 
@@ -82,7 +82,7 @@ class Draft(msgspec.Struct):
         from_file = self.document.given.get(leaf.path)
         given = [*from_environment, *([from_file] if from_file else [])]
         self.values[leaf.path], self.sources[leaf.path] = leaf.default, _DEFAULT
-        # What is beaten is read too: a file that is wrong would stop us on the day the variable goes.
+        # Overridden values are checked too: the file must be valid when the variable is removed.
         values = [self._read(leaf.path, leaf, one) for one in given]
         if given and leaf.path not in self.wrong:
             self.values[leaf.path], self.sources[leaf.path] = values[0], given[0].source
@@ -90,8 +90,8 @@ class Draft(msgspec.Struct):
 
     def _agree(self, leaf: Leaf, given: list[Given], values: list[object]) -> None:
         if any(value != values[0] for value in values[: len(given)]):
-            said = " and ".join(f"{show_given(leaf, one)} ({one.source})" for one in given)
-            problem = f"{leaf.path} is set to different values: {said}. Keep one of the variables"
+            values_text = " and ".join(f"{show_given(leaf, one)} ({one.source})" for one in given)
+            problem = f"{leaf.path} is set to different values: {values_text}. Keep one of the variables"
             self._reject(leaf.path, problem)
 
     def _read(self, path: str, leaf: Leaf, given: Given) -> object:
@@ -116,7 +116,7 @@ class Draft(msgspec.Struct):
             path, general = f"queues.{name}.{part}", f"queue.{part}"
             value = self._read(path, leaf_at(general), given)
             if default and general in self.environment:
-                # Environment beats file: the variables speak of the default queue in the first place.
+                # Environment beats file: the variables are those of the default queue.
                 self.sources[path] = self.sources[general]
             else:
                 values[part], self.sources[path] = value, given.source
@@ -127,16 +127,16 @@ class Draft(msgspec.Struct):
         try:
             msgspec.convert(name, QueueName)
         except msgspec.ValidationError:
-            said = f"queues.{shown(name)} ({source}) is not allowed: a queue must have {NAME_ALLOWED}"
-            self._reject(f"queues.{name}", said)
+            problem = f"queues.{shown(name)} ({source}) is not allowed: a queue must have {NAME_ALLOWED}"
+            self._reject(f"queues.{name}", problem)
 
     def _derive_media_stream(self) -> None:
-        """A media stream's messages name no agent, and its dead letters have a name of their own."""
+        """Set the defaults of a media stream, whose messages name no agent: agent and dead letters."""
         if self.sources["messaging.queue"] != _MEDIA_STREAM:
             return
         if self.sources["queue.default_agent"] == _DEFAULT:
             self.values["queue.default_agent"] = ONLY_AGENT
-        # On a cluster that name would be in another slot than the stream, and one script needs both.
+        # In a cluster that name would be in another slot than the stream, and one script needs both.
         if self.sources["queue.deadletter"] == _DEFAULT and "+cluster:" not in str(self.values["redis.url"]):
             self.values["queue.deadletter"] = f"{self.values['messaging.queue']}.deadletter"
 
@@ -153,8 +153,7 @@ class Draft(msgspec.Struct):
                 self.values[_LOWERING] = lowering(min(scaled), late)
 
     def _place(self, path: str) -> Place:
-        said = f"{path} = {leaf_at(path).show(self.values[path])} ({self.sources[path]})"
-        return Place(path, said)
+        return Place(path, f"{path} = {leaf_at(path).show(self.values[path])} ({self.sources[path]})")
 
     def _place_in_queue(self, name: str, part: str) -> Place:
         path = f"queues.{name}.{part}"

@@ -1,4 +1,4 @@
-"""The settings of ``scaler``: the process that tells KEDA over gRPC how many workers there should be."""
+"""The settings of ``scaler``: the process that reports to KEDA over gRPC how many workers there should be."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ class ScalerSettings(Section, frozen=True, kw_only=True):
             allowed="an address or a host name",
         ),
     ] = "127.0.0.1"
-    port: Annotated[
-        int, about("Port of the scaler's gRPC server; 0 is any that is free.", ge=0, le=65535)
-    ] = 9800
+    port: Annotated[int, about("Port of the scaler's gRPC server; 0 is a free one.", ge=0, le=65535)] = 9800
     answer_seconds: Annotated[
         float,
         about(
@@ -35,13 +33,13 @@ class ScalerSettings(Section, frozen=True, kw_only=True):
     poll_seconds: Annotated[
         float,
         about(
-            "How often queues are looked at beside their wake-ups: a delayed run gets due without one.",
+            "How often queues are read besides wake-ups: a delayed run becomes due without one.",
             ge=0.01,
             le=DAY,
         ),
     ] = 1.0
-    tls_certificate: Annotated[str, about("File with the scaler's certificate; empty is without TLS.")] = ""
+    tls_certificate: Annotated[str, about("File with the scaler's certificate; empty disables TLS.")] = ""
     tls_key: Annotated[str, about("File with its key.")] = ""
     tls_ca: Annotated[
-        str, about("File with the authority of the callers' certificates; empty asks for none.")
+        str, about("File with the authority of the callers' certificates; empty requires none.")
     ] = ""

@@ -1,4 +1,4 @@
-"""How many workers a queue is worth: ``queue.scaling``, and ``queues.<name>.scaling`` of a worker type."""
+"""How many workers a queue needs: ``queue.scaling``, and ``queues.<name>.scaling`` of a worker type."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from holdfast.config.durations import DAY
 from holdfast.config.section import Section, about
 
 HPA_SECONDS: Final = 15.0
-"""How often Kubernetes' HPA decides: fewer workers may leave so much before ``down_seconds`` are over."""
+"""The interval of Kubernetes' HPA: it may end workers that much before ``down_seconds`` are over."""
 ANNOUNCE_SECONDS: Final = 1.0
-"""How soon an idle worker that takes a run writes that into its record."""
+"""How soon an idle worker that claims a run updates its record."""
 
 
 def latest_lowering(down_seconds: float, late_seconds: float) -> float:
-    """How long an idle pod's cost may stay high at most, to be lowered before the scale-in.
+    """Return how long an idle pod's cost may stay high at most, to be lowered before the scale-in.
 
-    The janitor hears of an idle worker late: its record may be a heartbeat old when the janitor looks.
+    The janitor detects an idle worker late: its record may be a heartbeat old when the janitor reads it.
     """
     return max(down_seconds - HPA_SECONDS - late_seconds, 0.0)
 
 
 def lowering(down_seconds: float, late_seconds: float) -> float:
-    """How long it stays high by default: half of ``down_seconds`` is left for writing it down."""
+    """Return how long it stays high by default: half of ``down_seconds`` is left to lower it."""
     early = max(down_seconds / 2 - HPA_SECONDS, 0.0)
     return min(early, latest_lowering(down_seconds, late_seconds))
 
 
 class ScalingSettings(Section, frozen=True, kw_only=True):
-    """What turns a queue's depth into a number of workers."""
+    """The number of workers by a queue's depth."""
 
     enabled: Annotated[
         bool,
-        about("Whether autoscalers decide about this type; else it has `min_workers`, and at least one."),
+        about("Whether autoscalers scale this worker type; else it has `min_workers`, and at least one."),
     ] = True
-    min_workers: Annotated[int, about("Workers that stay when there is no work.", ge=0, le=100_000)] = 0
-    max_workers: Annotated[int, about("Workers that there are at most.", ge=1, le=100_000)] = 10
+    min_workers: Annotated[int, about("The least number of workers.", ge=0, le=100_000)] = 0
+    max_workers: Annotated[int, about("The largest number of workers.", ge=1, le=100_000)] = 10
     target_wait_seconds: Annotated[
-        float, about("How old the oldest waiting run may get before it weighs more.", ge=0.1, le=DAY)
+        float, about("The age of the oldest waiting run from which runs weigh more.", ge=0.1, le=DAY)
     ] = 30.0
     age_weight: Annotated[
         float,
@@ -49,5 +49,5 @@ class ScalingSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 2.0
     down_seconds: Annotated[
-        float, about("How long fewer workers must have been enough before some leave.", ge=0, le=DAY)
+        float, about("How long fewer workers must have been enough before some are stopped.", ge=0, le=DAY)
     ] = 60.0

@@ -1,6 +1,6 @@
 """The settings of the schedules, under ``redis.scheduler`` and ``redis.agent``.
 
-Their keys and units are those of the document that they come from, so its YAML is read as it stands.
+Their keys and units are those of the document that they come from, so that its YAML can be used unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT_TURNS: Final = 20
 
 
 class ScheduledAgentSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """Which schedules a scheduler runs, and how many at once."""
+    """The schedules that a scheduler runs, and how many at once."""
 
     max_concurrent_agents: Annotated[
         int,
@@ -44,12 +44,12 @@ class ScheduledAgentSettings(Section, frozen=True, kw_only=True, rename="kebab")
     ] = 1000
     enabled_pattern: Annotated[
         str,
-        about("Schedules whose whole name matches are run; empty is all of them.", regex=True),
+        about("Schedules whose whole name matches are run; empty matches all.", regex=True),
     ] = ".*"
     disabled_pattern: Annotated[
         str,
         about(
-            "Schedules whose whole name matches are not run, enabled or not; empty is none of them.",
+            "Schedules whose whole name matches are not run, even if enabled; empty matches none.",
             regex=True,
         ),
     ] = ""
@@ -76,7 +76,7 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     chunk_attempt_multiplier: Annotated[
         float,
         about(
-            "How much further than usual (10 pages of 500) one look goes behind schedules of others.",
+            "Additional pages that one read searches behind schedules of others, per 10 pages of 500.",
             ge=0,
             le=1000,
         ),
@@ -84,24 +84,24 @@ class BatchSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
     @property
     def per_script(self) -> int:
-        """How many schedules one script moves: longer ones would keep Redis from everybody else."""
+        """How many schedules one script moves: longer scripts would block other clients of Redis."""
         wanted = self.batch_size if self.batch_size > 0 else _SWEET_SPOT
         return min(wanted, _LARGEST_SCRIPT) if self.enabled else 1
 
     @property
     def scan_pages(self) -> int:
-        """How many pages behind the head one look goes through for schedules that are run here."""
+        """How many pages one read searches for schedules that are run here."""
         return round(_SCAN_PAGES * (1 + self.chunk_attempt_multiplier))
 
 
 class JitterSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """What is spread, so that schedules don't come together."""
+    """Random delays, so that schedules do not come at the same time."""
 
     initial_registration_seconds: Annotated[
         float, about("New schedules begin within this time; 0 is at once.", ge=0, le=DAY)
     ] = 0.0
     shutdown_seconds: Annotated[
-        float, about("What a stopping scheduler gives back is due within this time.", ge=0, le=DAY)
+        float, about("Turns that a stopping scheduler gives back are due within this time.", ge=0, le=DAY)
     ] = 0.0
     failure_backoff_ratio: Annotated[
         float,
@@ -110,10 +110,10 @@ class JitterSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ThrottledSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How long to wait after a failure that asks for less load."""
+    """How long to wait after a throttled failure."""
 
     base_ms: Annotated[int, about("Wait after the first throttled failure.", ge=0, le=_YEAR_MS)] = 30_000
-    multiplier: Annotated[float, about("How much longer each next wait is.", ge=1, le=100)] = 2.0
+    multiplier: Annotated[float, about("Factor of each further wait.", ge=1, le=100)] = 2.0
     cap_ms: Annotated[int, about("The longest wait, before jitter.", ge=0, le=_YEAR_MS)] = 600_000
 
 
@@ -127,18 +127,18 @@ class FailureBackoffSettings(Section, frozen=True, kw_only=True, rename="kebab")
         int, about("Retries without any wait after a transient failure.", ge=0, le=1000)
     ] = 0
     permanent_forbidden_backoff_ms: Annotated[
-        int, about("Wait after a refusal for lack of rights (403).", ge=0, le=_YEAR_MS)
+        int, about("Wait after a missing permission (403).", ge=0, le=_YEAR_MS)
     ] = 1_800_000
     throttled: ThrottledSettings = ThrottledSettings()
 
 
 class CircuitBreakerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """When schedules stop being acquired, and when that is tried again."""
+    """The circuit breaker of the acquisition of schedules."""
 
-    enabled: Annotated[bool, about("Whether failures stop acquisition for a while.")] = True
+    enabled: Annotated[bool, about("Whether failures stop the acquisition for a time.")] = True
     failure_threshold: Annotated[int, about("Failures that open the breaker.", ge=1, le=10_000)] = 5
     failure_window_ms: Annotated[int, about("How long a failure counts.", ge=1, le=_DAY_MS)] = 10_000
-    cooldown_ms: Annotated[int, about("How long an open breaker refuses.", ge=1, le=_DAY_MS)] = 30_000
+    cooldown_ms: Annotated[int, about("How long an open breaker refuses calls.", ge=1, le=_DAY_MS)] = 30_000
     half_open_duration_ms: Annotated[
         int, about("How long probes may stay without an answer.", ge=1, le=_DAY_MS)
     ] = 5000
@@ -152,13 +152,13 @@ class ExceptionalSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ZombieCleanupSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """What happens to runs that go on after their deadline."""
+    """The cleanup of turns that run beyond their deadline."""
 
     enabled: Annotated[bool, about("Whether runs beyond deadline and threshold are cancelled.")] = True
-    threshold_ms: Annotated[int, about("How long a run may go on after its deadline.", ge=0, le=_YEAR_MS)] = (
-        30_000
-    )
-    interval_ms: Annotated[int, about("How often overdue runs are looked for.", ge=1, le=_DAY_MS)] = 300_000
+    threshold_ms: Annotated[
+        int, about("How long a run may continue after its deadline.", ge=0, le=_YEAR_MS)
+    ] = 30_000
+    interval_ms: Annotated[int, about("How often overdue runs are searched.", ge=1, le=_DAY_MS)] = 300_000
     run_budget_ms: Annotated[int, about("The longest pass; 0 is no limit.", ge=0, le=_DAY_MS)] = 0
     executor_shutdown_await_ms: Annotated[
         int, about("How long running agents may take to stop at shutdown.", ge=0, le=_DAY_MS)
@@ -170,21 +170,21 @@ class ZombieCleanupSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class OrphanCleanupSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """What happens to the schedules of schedulers that died, beside the leases."""
+    """The cleanup of schedules of schedulers that died, besides the leases."""
 
-    enabled: Annotated[bool, about("Whether orphans are looked for.")] = True
+    enabled: Annotated[bool, about("Whether orphans are searched.")] = True
     threshold_ms: Annotated[
         int, about("How long after its deadline an entry without a lease is an orphan.", ge=0, le=_YEAR_MS)
     ] = 600_000
-    interval_ms: Annotated[int, about("How often orphans are looked for.", ge=1, le=_DAY_MS)] = 300_000
-    leadership_ttl_ms: Annotated[
-        int, about("How long one scheduler's turn at it lasts.", ge=1, le=_DAY_MS)
-    ] = 120_000
-    force_all_pods: Annotated[bool, about("Whether every scheduler looks, rather than the elected one.")] = (
-        False
+    interval_ms: Annotated[int, about("How often orphans are searched.", ge=1, le=_DAY_MS)] = 300_000
+    leadership_ttl_ms: Annotated[int, about("How long one term of the leader lasts.", ge=1, le=_DAY_MS)] = (
+        120_000
     )
+    force_all_pods: Annotated[
+        bool, about("Whether every scheduler searches, rather than only the leader.")
+    ] = False
     remove_numeric_only_agents: Annotated[
-        bool, about("Whether members that are mere numbers, so damaged, are removed.")
+        bool, about("Whether members that are mere numbers, which are damaged, are removed.")
     ] = True
     run_budget_ms: Annotated[int, about("The longest pass; 0 is no limit.", ge=0, le=_DAY_MS)] = 0
     executor_shutdown_await_ms: Annotated[
@@ -196,7 +196,7 @@ class OrphanCleanupSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ReconcileSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How the schedules of the code and those in Redis are brought together."""
+    """The reconciliation of the schedules in the code with those in Redis."""
 
     run_budget_ms: Annotated[int, about("The longest pass; 0 is no limit.", ge=0, le=_DAY_MS)] = 0
     executor_shutdown_await_ms: Annotated[
@@ -208,12 +208,12 @@ class ReconcileSettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ScheduleKeySettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """What the keys of the schedules are called: prefix, base name, then the hash tag in braces."""
+    """The names of the schedules' keys: prefix, base name, then the hash tag in braces."""
 
     prefix: Annotated[
         str,
         about(
-            "Text in front of the schedules' keys, after `redis.key_prefix`.",
+            "Prefix of the schedules' keys, after `redis.key_prefix`.",
             pattern=_OPTIONAL,
             allowed=f"empty, or {_BASE_ALLOWED}",
         ),
@@ -225,7 +225,8 @@ class ScheduleKeySettings(Section, frozen=True, kw_only=True, rename="kebab"):
         str, about("Name of the set of running schedules.", pattern=_BASE, allowed=_BASE_ALLOWED)
     ] = "working"
     cleanup_leader_key: Annotated[
-        str, about("Name of the key that says who looks for orphans.", pattern=_BASE, allowed=_BASE_ALLOWED)
+        str,
+        about("Name of the key of the leader of the orphan cleanup.", pattern=_BASE, allowed=_BASE_ALLOWED),
     ] = "cleanup-leader"
     hash_tag: Annotated[
         str,
@@ -238,16 +239,16 @@ class ScheduleKeySettings(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How schedules are found, run and looked after."""
+    """How schedules are acquired, run and maintained."""
 
     enabled: Annotated[bool, about("Whether schedules are run.")] = True
     type: Annotated[Literal["priority"], about("The scheduler that runs them.")] = "priority"
     sharding: Annotated[
         Literal["none", "rendezvous"],
-        about("Whether every scheduler takes what is due, or each has its share of the names."),
+        about("Whether every scheduler acquires all due schedules, or each has a share of the names."),
     ] = "none"
     interval_ms: Annotated[
-        int, about("The longest sleep between two looks at what is due.", ge=1, le=3_600_000)
+        int, about("The longest sleep between two reads of due schedules.", ge=1, le=3_600_000)
     ] = 1000
     refresh_period_seconds: Annotated[
         float, about("How often schedules that are missing in Redis are added again.", ge=0.01, le=DAY)
@@ -255,7 +256,7 @@ class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     health_summary_period_seconds: Annotated[
         float,
         about(
-            "How often a line says how the scheduler is; 0 or less is never.",
+            "How often the scheduler's health is logged; 0 or less is never.",
             ge=-DAY,
             le=DAY,
             allowed="a number of seconds, or like 30s, 5m, up to 1d; 0 or less is never",
@@ -264,7 +265,7 @@ class SchedulerSettings(Section, frozen=True, kw_only=True, rename="kebab"):
     time_cache_duration_ms: Annotated[
         int,
         about(
-            "How long the difference to the clock of Redis is trusted before it is asked again.",
+            "How long the difference to the clock of Redis is trusted before it is read again.",
             ge=0,
             le=_DAY_MS,
         ),

@@ -1,4 +1,4 @@
-"""Every leaf of the tree as a value, read from its annotation: nothing about a setting is said twice."""
+"""Every leaf of the tree as a value, read from its annotation, which is the only declaration of a setting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KINDS: Final[dict[object, Kind]] = {
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """One setting: where it is, what it may be, and what the environment calls it."""
+    """One setting: its path, its allowed values, and its environment names."""
 
     path: str
     kind: Kind
@@ -51,7 +51,7 @@ class Leaf(msgspec.Struct, frozen=True):
         return self.path.replace("-", "_")
 
     def show(self, value: object) -> str:
-        """Return a value of this setting as a person may see it."""
+        """Return a value of this setting to show, with secrets hidden."""
         return shown(value, secret=self.secret, url=self.url)
 
 
@@ -69,12 +69,12 @@ def leaf_at(path: str) -> Leaf:
 
 @cache
 def queue_leaves() -> tuple[str, ...]:
-    """Return the paths of a queue's settings, from the queue on: ``slots``, ``backoff.jitter``."""
+    """Return the paths of a queue's settings, below the queue: ``slots``, ``backoff.jitter``."""
     return tuple(leaf.path for leaf in _walk(QueueSettings, ""))
 
 
 def unit_of(name: str) -> str | None:
-    """Return the unit that a setting's or a variable's name ends with."""
+    """Return the unit at the end of a setting's or a variable's name."""
     lower = name.lower().replace("-", "_")
     return next((unit for ending, unit in _UNITS.items() if lower.endswith(ending)), None)
 

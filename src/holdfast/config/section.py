@@ -1,4 +1,4 @@
-"""How a setting is declared: one annotation with everything there is to say about it.
+"""The declaration of a setting: one annotation with its description, limits and names.
 
 A section's repr never shows a secret.
 """
@@ -27,14 +27,14 @@ def about(
     url: bool = False,
     regex: bool = False,
 ) -> Meta:
-    """Describe a leaf: its sentence, its environment names, its limits and how to show it."""
+    """Describe a leaf: its description, its environment names, its limits and how to show it."""
     extra = {"env": env, "allowed": allowed, "default": default, "secret": secret, "url": url, "regex": regex}
     limits: dict[str, Any] = {"ge": ge, "le": le, "pattern": pattern}
     return Meta(description=description, extra=extra, **limits)
 
 
 def meta_of(annotation: object) -> Meta | None:
-    """Return what ``about`` said of an annotation, or None for a section."""
+    """Return the ``about`` of an annotation, or None for a section."""
     parts = cast("tuple[object, ...]", get_args(annotation)) if get_origin(annotation) is Annotated else ()
     return next((part for part in parts if isinstance(part, Meta)), None)
 
@@ -46,7 +46,7 @@ def fields_of(section: type[Section]) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the tree; its repr hides what is secret, so that a log line can't leak it."""
+    """A part of the tree; its repr hides secrets, so that a log line can't leak them."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._parts())})"

@@ -1,4 +1,4 @@
-"""Every setting as a row, for the command line and for the reference page, which is generated from here."""
+"""Every setting as a row, for the command line and for the generated reference page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _INTRODUCTION: Final = """\
 
 Settings come from one file and the environment: environment beats file beats default. The file is the one
 given on the command line, else the one that `HOLDFAST_CONFIG` names, else `holdfast.yaml` in the current
-directory. An unknown or invalid setting stops start-up, and all that is wrong is said at once.
-`holdfast config show` tells where each value came from.
+directory. An unknown or invalid setting stops start-up, and all problems are reported at once.
+`holdfast config show` prints the source of each value.
 
 - Durations are numbers in the unit of the setting's name, or have their own unit: `500ms`, `30s`, `5m`,
   `2h`, `1d`, `1h30m`. A variable whose name ends with `_MS`, `_SECONDS` or `_MINUTES` counts in that unit.
@@ -46,7 +46,7 @@ worker:
 
 
 class SettingRow(msgspec.Struct, frozen=True):
-    """All there is to know about a setting, as text."""
+    """The row of a setting, as text."""
 
     path: str
     env: tuple[str, ...]

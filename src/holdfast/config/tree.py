@@ -1,6 +1,6 @@
-"""Every setting there is: one frozen tree, whose attribute paths are the paths in ``holdfast.yaml``.
+"""All settings: one frozen tree, whose attribute paths are the paths in ``holdfast.yaml``.
 
-Each leaf is declared once, in the module of its area, with its default, its limits, its sentence and its
+Each leaf is declared once, in the module of its area, with its default, its limits, its description and its
 environment names.
 """
 
@@ -51,7 +51,7 @@ class Settings(Section, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((self.messaging.queue, *self.queues, *self.worker.queues)))
 
     def queue_named(self, name: str) -> QueueSettings:
-        """Return a queue's settings; one that nobody described has the defaults."""
+        """Return a queue's settings; a queue that is not configured has the defaults."""
         described = self.queues.get(name)
         if described is not None:
             return described

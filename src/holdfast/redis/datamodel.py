@@ -1,4 +1,4 @@
-"""What every Redis key holds and how long it stays, as docs/reference/keys.md tells and the tests check."""
+"""The content and lifetime of every Redis key, from which docs/reference/keys.md is generated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeyDoc:
-    """One row of the data model: what a key holds and how long it stays."""
+    """One row of the data model: the content of a key, and its lifetime."""
 
     pattern: str
     type: str
@@ -36,8 +36,8 @@ DATA_MODEL = (
         "{agent-queue}:letters",
         "hash",
         "permanent",
-        "by dead letter, what a replay needs of its run after that has left: tenant, key, submit time, "
-        "answers, how many events it had",
+        "by dead letter, the fields of its run that a replay needs after Redis has removed the run: tenant, "
+        "key, submit time, answers, number of events",
     ),
     KeyDoc(
         "{agent-queue}:runs", "zset", "permanent", "index of runs by submit time (ms); swept by the janitor"
@@ -46,8 +46,8 @@ DATA_MODEL = (
         "{agent-queue}:ended",
         "zset",
         "permanent",
-        "ended runs by when they leave (ms): an id, or `finished_at id id …` of those that succeeded "
-        "together; workers and the janitor remove them",
+        "ended runs by their expiry (ms): an id, or `finished_at id id …` of runs that succeeded in one "
+        "batch; workers and the janitor remove them",
     ),
     KeyDoc(
         "{agent-queue}:run:<id>",
@@ -67,22 +67,20 @@ DATA_MODEL = (
         "{agent-queue}:run:<id>:live",
         "channel",
         "-",
-        "what the agent emits and how the run ends, as it happens: JSON of id, type, data",
+        "the run's emitted and final events as they happen: JSON of id, type, data",
     ),
     KeyDoc("{agent-queue}:limits", "set", "permanent", "names of the limits that are in use"),
     KeyDoc(
         "{agent-queue}:turns",
         "string",
         "permanent",
-        "the last place in line, or generation of a thread, that was given by the clock (us)",
+        "the last place of a waiting run, or generation of a thread, which follow the clock (us)",
     ),
-    KeyDoc("{agent-queue}:most", "hash", "permanent", "how many each limit that has a line lets go on"),
+    KeyDoc("{agent-queue}:most", "hash", "permanent", "the value of each limit that runs wait for"),
     KeyDoc(
         "{agent-queue}:holding:<name>", "zset", "permanent", "runs that hold a limit, by when they got it"
     ),
-    KeyDoc(
-        "{agent-queue}:parked:<name>", "zset", "permanent", "runs that wait for a limit, first come first"
-    ),
+    KeyDoc("{agent-queue}:parked:<name>", "zset", "permanent", "runs that wait for a limit, in their order"),
     KeyDoc(
         "{agent-queue}:outbox",
         "zset",
@@ -94,43 +92,45 @@ DATA_MODEL = (
         "zset",
         "permanent",
         "outbox entries: runs with events for one sink (eventapi, webhook, push), by when they are due (ms; "
-        "held: the end of the lease); how far they are delivered is in the run's record as `relay:<name>`",
+        "held: the end of the lease); the cursor is in the run's record as `relay:<name>`",
     ),
     KeyDoc(
         "{agent-queue}:outbox:notify",
         "channel",
         "-",
-        "a run has new events for the outside, or undelivered ones are to be delivered again: wakes relays",
+        "wakes relays: a run has new events for receivers, or undelivered ones must be delivered again",
     ),
     KeyDoc(
         "{agent-queue}:outbox:redeliver:<name>:<id>",
         "zset",
         "permanent",
-        "undelivered events of a run that are delivered to a sink again, by their position; until they are",
+        "undelivered events of a run that wait for their redelivery to a sink, by their position",
     ),
     KeyDoc(
         "{agent-queue}:outbox:departed",
         "hash",
         "permanent",
-        "`<sink> <run>`: how far redelivery is, for runs that have left; until their events are delivered",
+        "`<sink> <run>`: the state of redelivery for removed runs, until their events are delivered",
     ),
     KeyDoc(
         "{agent-queue}:undelivered",
         "stream",
         "permanent",
-        "events no receiver took: run_id, event_id, sequence, type, sink, error, data; for redelivery also "
-        "address and origin, since the run may have left; 100,000 are kept",
+        "events that no receiver accepted: run_id, event_id, sequence, type, sink, error, data; for "
+        "redelivery also address and origin, as the run may have been removed; 100,000 are kept",
     ),
     KeyDoc(
         "{agent-queue}:unarchived", "list", "permanent", "ended runs not archived yet: `finished_at id id …`"
     ),
     KeyDoc("{agent-queue}:waiters", "set", "permanent", "all runs that wait for a limit"),
-    KeyDoc("{agent-queue}:rollbacks", "hash", "permanent", "what the next run of a thread has to undo first"),
+    KeyDoc(
+        "{agent-queue}:rollbacks", "hash", "permanent", "the runs that the next run of a thread rolls back"
+    ),
     KeyDoc(
         "{agent-queue}:idempotency:<key>",
         "string",
         "idempotency_ttl_seconds",
-        "the run that this key stands for",
+        "the id of the run with this key",
     ),
     KeyDoc(
         "{agent-queue}:gate",
@@ -138,29 +138,29 @@ DATA_MODEL = (
         "until resumed",
         "mode (paused or draining), reason, since; absent = open",
     ),
-    KeyDoc("{agent-queue}:turn", "string", "one turn", "whose turn it is to look for dead workers' runs"),
+    KeyDoc(
+        "{agent-queue}:turn", "string", "one turn", "set while one worker reclaims the runs of dead workers"
+    ),
     KeyDoc(
         "{agent-queue}:control",
         "channel",
         "-",
-        "`cancel <run id> <reason>` and `gate`, for workers that must know now",
+        "`cancel <run id> <reason>` and `gate`, which notify workers at once",
     ),
     KeyDoc(
         "{agent-queue}:cleanup-leader",
         "hash",
         "lock_ttl_seconds",
-        "who runs the janitor's passes for this queue",
+        "the leader that runs the janitor's passes for this queue",
     ),
     KeyDoc(
         "{agent-queue}:partitions",
         "zset",
         "permanent",
-        "numbers of partitions that processes count on, by when one last said so (ms)",
+        "numbers of partitions that processes announce, by the last announcement (ms)",
     ),
     KeyDoc("waiting", "zset", "permanent", "schedules by their next run (epoch seconds)"),
-    KeyDoc(
-        "working", "zset", "permanent", "schedules that run, by when they must have ended (epoch seconds)"
-    ),
+    KeyDoc("working", "zset", "permanent", "schedules that run, by their deadline (epoch seconds)"),
     KeyDoc("schedule-leases", "zset", "permanent", "schedules that run, by the expiry of their lease (ms)"),
     KeyDoc("schedules", "hash", "permanent", "every schedule's definition (JSON) by its name"),
     KeyDoc(
@@ -210,8 +210,8 @@ DATA_MODEL = (
         "schedule-changes",
         "string",
         "permanent",
-        "`era-count`, which is another one whenever a definition or a pause has changed: what is the same "
-        "needs no comparing",
+        "`era-count`, which changes with every definition or pause: if it is the same, nothing has to be "
+        "compared",
     ),
     KeyDoc(
         "schedule-nudge",
@@ -219,15 +219,19 @@ DATA_MODEL = (
         "-",
         "a schedule is new, changed, resumed, triggered or given back; a scheduler has left",
     ),
-    KeyDoc("cleanup-leader", "string", "leadership-ttl-ms", "who cleans up orphans: `owner fence`"),
+    KeyDoc(
+        "cleanup-leader", "string", "leadership-ttl-ms", "the leader of the orphan cleanup: `owner fence`"
+    ),
     KeyDoc(
         "schedule-sweep",
         "string",
         "ten times orphan-cleanup.interval-ms",
-        "where the next sweep for orphans goes on, if the last one ended early: `working` or `waiting`, and "
-        "the rank there; shared by all schedulers",
+        "where the next orphan cleanup continues, if the last one ended early: `working` or `waiting`, and "
+        "the rank; shared by all schedulers",
     ),
-    KeyDoc("agents", "zset", "permanent", "long-lived agents that should run, by since when (ms)"),
+    KeyDoc(
+        "agents", "zset", "permanent", "long-lived agents that should run, by the time of their request (ms)"
+    ),
     KeyDoc(
         "agent:<id>",
         "hash",
@@ -239,7 +243,7 @@ DATA_MODEL = (
         "agent-leases",
         "zset",
         "permanent",
-        "agents by until when their host, or whoever looks for one, has them (ms)",
+        "agents by the end of the lease of their host, or of the process that places them (ms)",
     ),
     KeyDoc("agent_location:<id>", "string", "hosts.ttl_seconds", "`host:port` while an agent runs"),
     KeyDoc("host_agents:<host>", "set", "permanent", "the agents that run on a host"),
@@ -249,10 +253,10 @@ DATA_MODEL = (
         "member:<kind>:<name>",
         "hash",
         "three heartbeats",
-        "one live process: kind, name, host, pid, version, since; of those with an app agents (their names) "
-        "and catalogue (the digest of their descriptions); of workers and schedulers also capacity and load, "
-        "of hosts capacity and agents; of a worker in Kubernetes also namespace, pod, pod_uid, and "
-        "held_seconds: for how long, all together, it has held its runs",
+        "one live process: kind, name, host, pid, version, since; with an app also agents (their names) and "
+        "catalogue (the digest of their descriptions); of workers and schedulers also capacity and load, of "
+        "hosts capacity and agents; of a worker in Kubernetes also namespace, pod, pod_uid, and "
+        "held_seconds: for how long it has held its runs, summed up",
     ),
     KeyDoc(
         "catalogue:<digest>",
@@ -266,9 +270,9 @@ DATA_MODEL = (
         "pod:<kind>:<name>",
         "string",
         "1 day after its last heartbeat",
-        "the pod of a process, `namespace/pod/uid`, by which the janitor can tell that it is gone",
+        "the pod of a process, `namespace/pod/uid`, by which the janitor detects that it is gone",
     ),
-    KeyDoc("pods-leader", "hash", "the lease's ttl", "which janitor watches the pods and marks busy ones"),
+    KeyDoc("pods-leader", "hash", "the lease's ttl", "the janitor that watches the pods and marks busy ones"),
     KeyDoc(
         "registered-store",
         "hash",
@@ -283,7 +287,7 @@ DATA_MODEL = (
         "hash",
         "permanent",
         "one roll-out: percent (0 to 100), reason, changed_at (ms), and `tenant:<id>` = `on` or `off` for "
-        "tenants that don't go by the percentage",
+        "tenants that are exempt from the percentage",
     ),
 )
 
