@@ -158,7 +158,7 @@ class Keeper:
             partial(
                 redis_outages,
                 "lease renewals",
-                "agents go on until their leases can't be trusted any more, then they are stopped",
+                "agents continue until their leases can't be trusted any more, then they are stopped",
             )
         )
 

@@ -23,7 +23,7 @@ DATA_MODEL = (
         "{agent-queue}:returned",
         "stream",
         "permanent",
-        "runs that come back: handed back, reclaimed, retried; served first",
+        "runs that were handed back, reclaimed or retried; served first",
     ),
     KeyDoc("{agent-queue}:delayed", "zset", "permanent", "run id by due time (ms): delayed and retried runs"),
     KeyDoc(

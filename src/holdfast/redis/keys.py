@@ -10,7 +10,7 @@ import re
 import msgspec
 
 LANES = ("returned", "high", "normal", "low")
-"""The lanes of a queue in the order they are served; ``returned`` holds runs that come back."""
+"""The lanes of a queue in the order they are served; ``returned`` is for hand-backs, reclaims and retries."""
 
 _TAG = re.compile(r"\{[^}]+\}")
 

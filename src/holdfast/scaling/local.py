@@ -51,8 +51,8 @@ def read_bounds(text: str) -> Bounds:
     found = _RANGE.fullmatch(text)
     if found is None:
         raise InputError(
-            f"--autoscale {text!r} is not a range: write MIN..MAX like 0..8, or nothing for what "
-            "the queue's scaling settings say"
+            f"--autoscale {text!r} is not a range: write MIN..MAX like 0..8, or nothing to use "
+            "the queue's scaling settings"
         )
     bounds = Bounds(int(found[1]), int(found[2]))
     check_bounds(bounds, f"--autoscale {text}")

@@ -208,12 +208,12 @@ class PostgresEngine:
             raise ConfigError(
                 f"{_SETTING} is not the address of a PostgreSQL database: {_first_line(exc)}"
             ) from exc
-        ours = {
+        defaults = {
             "autocommit": True,
             "connect_timeout": max(2, round(self._timeout)),
             "application_name": "holdfast",
         }
-        return {name: value for name, value in ours.items() if name not in given}
+        return {name: value for name, value in defaults.items() if name not in given}
 
     def _away(self, exc: BaseException) -> Away:
         why = _first_line(exc) or f"no answer within database.timeout_seconds = {self._timeout:g}"

@@ -80,7 +80,7 @@ class ClaimLoop:
         self._waiting: asyncio.Timeout | None = None
         self._gate_changed = asyncio.Event()
         self._failed_claims = 0
-        self._outages = redis_outages("claims of runs", "runs that were claimed before go on")
+        self._outages = redis_outages("claims of runs", "runs that were claimed before continue")
 
     async def run(self, attempts: asyncio.TaskGroup) -> None:
         """Claim runs until quiet; each is performed by a task of this group."""

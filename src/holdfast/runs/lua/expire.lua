@@ -22,7 +22,7 @@ local function has_undelivered(id, has_outbox)
   return false
 end
 
--- The letter itself has agent, message, thread and fence. Receivers order events by their number, so it must go on after a replay.
+-- The letter itself has agent, message, thread and fence. Receivers order events by their number, so it must continue after a replay.
 local KEPT = { tenant = true, key = true, bound = true, outbox = true, submitted_at = true, interrupts = true }
 local function keep_for_replay(record, letter)
   if not letter or #redis.call('XRANGE', deadletter, letter, letter) == 0 then return end
