@@ -159,7 +159,7 @@ class Processes:
         return self._supervisor.spending.take()
 
     def subscribe(self, listener: Callable[[ProcessEvent], None]) -> Callable[[], None]:
-        """Call ``listener`` with every event, on the supervisor's thread; it must not block, or wait for its methods.
+        """Call ``listener`` with every event, on the supervisor's thread; it must not block.
 
         Returns a function that unsubscribes. For an event loop: ``partial(loop.call_soon_threadsafe, call)``.
         """

@@ -287,7 +287,7 @@ HOST = [
     ),
     Mistake(
         "the end of one agent holds up the ends of all others",
-        instead("agent-ends-concurrently", "await self._patiently(self._correct(copy))"),
+        instead("agent-ends-concurrently", "await self._tolerate_outages(self._correct(copy))"),
         f"{GUARDS}::test_a_slow_end_holds_up_no_other",
     ),
     Mistake(
