@@ -299,12 +299,12 @@ async def test_a_token_that_is_not_known_is_said_and_a_new_one_is_read(api, dire
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (web.Response(status=503, text="no"), r"does not list .*: Service Unavailable \(503\)"),
+        (web.Response(status=503, text="no"), r"refuses to list .*: Service Unavailable \(503\)"),
         (web.json_response({"message": "by a proxy"}, status=502), r"by a proxy \(502\)"),
         (web.Response(text="<html>", content_type="text/html"), "sent no valid Kubernetes response"),
         (
             web.Response(status=404, body=b"no json", headers={"Content-Type": "application/json"}),
-            "answers what no",
+            "sent no valid Kubernetes response",
         ),
         (Api.status(404, "NotFound", "the server could not find it"), r"could not find it \(404\)"),
     ],

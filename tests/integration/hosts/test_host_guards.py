@@ -250,7 +250,7 @@ async def test_a_slow_end_holds_up_no_renewal(host, registry, redis):
 async def test_a_host_that_leaves_takes_nothing_more(host, registry):
     wanted = await registry.want(agent())
     host.draining = True
-    with pytest.raises(ProcessesFull, match="leaves"):
+    with pytest.raises(ProcessesFull, match="draining"):
         await host.create(agent(), seen=wanted.fence)
     assert (await registry.get("x")).fence == wanted.fence
 
@@ -264,7 +264,7 @@ async def test_what_is_granted_to_a_host_that_begins_to_leave_is_given_back(host
     await reaches(registry, Status.STARTING)
     host.draining = True
     fault_proxy.heal()
-    with pytest.raises(ProcessesFull, match="leaves"):
+    with pytest.raises(ProcessesFull, match="draining"):
         await creating
     assert host.copies == {}
     assert (await registry.get("x")).status is Status.PLACING

@@ -62,7 +62,7 @@ async def test_all_pages_of_a_list_are_read_and_only_of_workers(kube, pods):
 async def test_another_namespace_may_be_named(kube):
     pods = Pods("a setting", namespace="other")
     try:
-        with pytest.raises(KubernetesUnavailable, match="does not get pods in namespace other"):
+        with pytest.raises(KubernetesUnavailable, match="refuses to get pods in namespace other"):
             await pods.get("w-1")
     finally:
         await pods.close()

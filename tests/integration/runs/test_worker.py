@@ -614,7 +614,7 @@ async def test_a_run_ends_though_its_agent_ignores_its_stop(redis, redis_setting
         assert partition.slots.permits.free == 1
         assert sample(worker, "bodies_lingering", queue="agent-queue") == 1
         assert sample(worker, "runs_abandoned_total", queue="agent-queue", agent="stubborn") == 1
-        (line,) = [line for line in log_lines() if "ignores its stop" in line["event"]]
+        (line,) = [line for line in log_lines() if "ignored its stop" in line["event"]]
         assert (line["agent"], line["run_id"], line["slots"]) == ("stubborn", run_id, 2)
         assert (await system.ended(await system.submit("echo", 1))).result == 1
         stubborn.may_end.set()
