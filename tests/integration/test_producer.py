@@ -13,7 +13,7 @@ from holdfast.client.rollout import Rollout
 from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import BreakerSettings, ClientSettings
 from holdfast.errors import AccessDenied, ApiUnavailable, ConfigError, NotFound
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.runs.run import Submission
 from holdfast.services.api import ApiProcess
 from holdfast.telemetry.metrics import Metrics
@@ -247,7 +247,7 @@ async def test_a_redis_that_is_killed_costs_nothing_and_is_used_again_when_it_is
             assert sending.breaker.trips
             restartable_valkey.start()
             late = await until(lambda: sending.send(0, run_id="late"), lambda late: late.path == "queue")
-            assert sending.breaker.state is State.CLOSED
+            assert sending.breaker.state is BreakerState.CLOSED
         assert {each.path for each in early} == {"queue"}
         assert {(each.path, each.reason) for each in meanwhile} == {("fallback", "unavailable")}
         await system.worker(app)
@@ -271,7 +271,7 @@ async def test_a_silent_redis_is_not_waited_for_longer_than_the_patience(
         async with asyncio.timeout(30):  # an hour without the patience
             sent = await asyncio.gather(*(sending.send(n) for n in range(20)))
         assert {each.path for each in sent} == {"fallback"}
-        assert sending.breaker.state is State.OPEN
+        assert sending.breaker.state is BreakerState.OPEN
         asked = fault_proxy.accepted, fault_proxy.commands.total()
         assert (await sending.send(2)).path == "fallback"
         assert (fault_proxy.accepted, fault_proxy.commands.total()) == asked, "an open breaker asks nothing"

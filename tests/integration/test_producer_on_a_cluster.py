@@ -12,7 +12,7 @@ from holdfast.client.transports.redis.rollouts import Rollouts
 from holdfast.config import BreakerSettings, RedisSettings
 from holdfast.config.checks import key_slot
 from holdfast.redis.keys import rollout_key
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from tests.support.redis.clusters import cluster_url, owner_of, start_cluster
 from tests.support.runs.system import System
 
@@ -52,5 +52,5 @@ async def test_a_rollout_whose_server_is_away_leaves_the_queue_alone(nodes):
             assert (await sending.send(1)).path == "queue"
             nodes[away].kill()
             assert [(await sending.send(n)).path for n in range(6)] == ["queue"] * 6
-            assert sending.breaker.state is State.CLOSED
+            assert sending.breaker.state is BreakerState.CLOSED
     assert not taken

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from holdfast.config import BreakerSettings
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import breaker_for_redis
-from holdfast.reliability.breaker import Breaker, State
+from holdfast.reliability.breaker import Breaker, BreakerState
 
 SETTINGS = BreakerSettings(failure_threshold=3, window_seconds=10, cooldown_seconds=5, half_open_probes=2)
 
@@ -66,28 +66,28 @@ class Bench:
 @pytest.mark.parametrize(
     ("story", "state"),
     [
-        ("", State.CLOSED),
-        ("fail, fail", State.CLOSED),
-        ("fail, fail, fail", State.OPEN),
-        ("fail, fail, fail, refused, refused", State.OPEN),
-        ("fail, ok, fail, ok, fail", State.OPEN),
-        ("fail, ok, wait 6, fail, ok, wait 6, fail", State.CLOSED),
-        ("fail, wait 20, fail, wait 20, fail", State.OPEN),
-        ("wrong, wrong, wrong, wrong", State.CLOSED),
-        ("cancelled, cancelled, cancelled, cancelled", State.CLOSED),
-        ("fail, fail, fail, wait 4.9, refused", State.OPEN),
-        ("fail, fail, fail, wait 5", State.HALF_OPEN),
-        ("fail, fail, fail, wait 5, look", State.HALF_OPEN),
-        ("fail, fail, fail, wait 5, look, look, look, ok", State.CLOSED),
-        ("fail, fail, fail, wait 5, wrong", State.CLOSED),
-        ("fail, fail, fail, wait 5, fail", State.OPEN),
-        ("fail, fail, fail, wait 5, fail, refused, wait 5, ok", State.CLOSED),
-        ("fail, fail, fail, wait 5, cancelled, cancelled, cancelled", State.HALF_OPEN),
-        ("fail, fail, fail, wait 5, ok, fail, fail", State.CLOSED),
-        ("fail, fail, fail, wait 5, ok, fail, fail, fail", State.OPEN),
+        ("", BreakerState.CLOSED),
+        ("fail, fail", BreakerState.CLOSED),
+        ("fail, fail, fail", BreakerState.OPEN),
+        ("fail, fail, fail, refused, refused", BreakerState.OPEN),
+        ("fail, ok, fail, ok, fail", BreakerState.OPEN),
+        ("fail, ok, wait 6, fail, ok, wait 6, fail", BreakerState.CLOSED),
+        ("fail, wait 20, fail, wait 20, fail", BreakerState.OPEN),
+        ("wrong, wrong, wrong, wrong", BreakerState.CLOSED),
+        ("cancelled, cancelled, cancelled, cancelled", BreakerState.CLOSED),
+        ("fail, fail, fail, wait 4.9, refused", BreakerState.OPEN),
+        ("fail, fail, fail, wait 5", BreakerState.HALF_OPEN),
+        ("fail, fail, fail, wait 5, look", BreakerState.HALF_OPEN),
+        ("fail, fail, fail, wait 5, look, look, look, ok", BreakerState.CLOSED),
+        ("fail, fail, fail, wait 5, wrong", BreakerState.CLOSED),
+        ("fail, fail, fail, wait 5, fail", BreakerState.OPEN),
+        ("fail, fail, fail, wait 5, fail, refused, wait 5, ok", BreakerState.CLOSED),
+        ("fail, fail, fail, wait 5, cancelled, cancelled, cancelled", BreakerState.HALF_OPEN),
+        ("fail, fail, fail, wait 5, ok, fail, fail", BreakerState.CLOSED),
+        ("fail, fail, fail, wait 5, ok, fail, fail, fail", BreakerState.OPEN),
     ],
 )
-def test_a_story_ends_in_its_state(story: str, state: State):
+def test_a_story_ends_in_its_state(story: str, state: BreakerState):
     bench = Bench()
     for step in filter(None, story.split(", ")):
         bench.do(step)
@@ -100,10 +100,10 @@ def test_looking_consumes_no_probe():
     for step in ("fail", "fail", "fail", "wait 5"):
         bench.do(step)
     for _ in range(100):
-        assert bench.breaker.state is State.HALF_OPEN
+        assert bench.breaker.state is BreakerState.HALF_OPEN
         assert bench.breaker.retry_after == 0
     bench.do("ok")
-    assert bench.breaker.state is State.CLOSED
+    assert bench.breaker.state is BreakerState.CLOSED
 
 
 def test_half_open_lets_only_its_probes_through():
@@ -115,7 +115,7 @@ def test_half_open_lets_only_its_probes_through():
         probes.enter_context(bench.breaker.guard())
         bench.do("refused")
         assert bench.breaker.retry_after > 0
-    assert bench.breaker.state is State.CLOSED
+    assert bench.breaker.state is BreakerState.CLOSED
 
 
 def test_a_probe_that_was_cancelled_is_given_back():
@@ -131,7 +131,7 @@ def test_a_call_from_before_the_opening_does_not_close_it():
     with bench.breaker.guard():
         for step in ("fail", "fail", "fail"):
             bench.do(step)
-    assert bench.breaker.state is State.OPEN
+    assert bench.breaker.state is BreakerState.OPEN
 
 
 def test_a_late_failure_does_not_reopen_what_a_probe_has_closed():
@@ -143,7 +143,7 @@ def test_a_late_failure_does_not_reopen_what_a_probe_has_closed():
     bench.do("ok")
     with pytest.raises(RedisConnectionError):
         slow.__exit__(RedisConnectionError, RedisConnectionError("late"), None) or _raise()
-    assert bench.breaker.state is State.CLOSED
+    assert bench.breaker.state is BreakerState.CLOSED
 
 
 def _raise() -> None:
@@ -200,19 +200,19 @@ def test_whatever_happens_it_recovers_and_never_calls_while_open(
     for step in steps:
         calls = step in ("ok", "fail", "wrong", "cancelled")
         before = bench.breaker.state
-        if calls and before is State.OPEN:
+        if calls and before is BreakerState.OPEN:
             bench.do("refused")
-            assert bench.breaker.state is State.OPEN
+            assert bench.breaker.state is BreakerState.OPEN
             continue
         bench.do(step)
         failures = failures + 1 if step == "fail" else failures
         if failures < threshold:
-            assert bench.breaker.state is State.CLOSED
-        if step == "fail" and before is State.HALF_OPEN:
-            assert bench.breaker.state is State.OPEN
+            assert bench.breaker.state is BreakerState.CLOSED
+        if step == "fail" and before is BreakerState.HALF_OPEN:
+            assert bench.breaker.state is BreakerState.OPEN
     bench.do("wait 5")
     bench.do("ok")
-    assert bench.breaker.state is State.CLOSED
+    assert bench.breaker.state is BreakerState.CLOSED
 
 
 @given(st.lists(STEPS, max_size=40))
@@ -220,7 +220,7 @@ def test_looking_never_changes_the_story(steps: list[str]):
     watched, alone = Bench(), Bench()
     for step in steps:
         for bench in (watched, alone):
-            if bench.breaker.state is State.OPEN and step in ("ok", "fail", "wrong", "cancelled"):
+            if bench.breaker.state is BreakerState.OPEN and step in ("ok", "fail", "wrong", "cancelled"):
                 bench.do("refused")
             else:
                 bench.do(step)
@@ -229,4 +229,4 @@ def test_looking_never_changes_the_story(steps: list[str]):
 
 
 def test_gauges_show_more_the_less_is_let_through():
-    assert {state.value: state.level for state in State} == {"closed": 0, "half_open": 1, "open": 2}
+    assert {state.value: state.level for state in BreakerState} == {"closed": 0, "half_open": 1, "open": 2}

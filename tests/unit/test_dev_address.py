@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.config import ApiSettings
 from holdfast.errors import ConfigError
-from holdfast.services.dev.address import Address, curl_line, opened, submit_line
+from holdfast.services.dev.address import ApiAddress, curl_line, opened, submit_line
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,19 @@ from holdfast.services.dev.address import Address, curl_line, opened, submit_lin
     ],
 )
 def test_the_url_is_one_that_can_be_called(host: str, url: str):
-    assert Address(host, 80).url == url
+    assert ApiAddress(host, 80).url == url
 
 
 def test_an_api_with_keys_is_called_with_one():
-    line = curl_line(Address("127.0.0.1", 80), "greet", {"id": 7}, keyed=True)
+    line = curl_line(ApiAddress("127.0.0.1", 80), "greet", {"id": 7}, keyed=True)
     assert "-H 'Authorization: Bearer KEY'" in line
     assert '"input": {"id": 7}' in line
-    assert "Bearer" not in curl_line(Address("127.0.0.1", 80), "greet", None, keyed=False)
+    assert "Bearer" not in curl_line(ApiAddress("127.0.0.1", 80), "greet", None, keyed=False)
 
 
 def test_the_shown_commands_are_words_of_a_shell():
     told = {"text": "it's"}
-    curl = shlex.split(curl_line(Address("127.0.0.1", 80), "greet", told, keyed=False))
+    curl = shlex.split(curl_line(ApiAddress("127.0.0.1", 80), "greet", told, keyed=False))
     assert json.loads(curl[-1]) == {"agent_id": "greet", "input": told}
     assert json.loads(shlex.split(submit_line("greet", told))[3]) == told
     assert submit_line("wave", None) == "holdfast submit wave --follow"

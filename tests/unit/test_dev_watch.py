@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import AppError
 from holdfast.services.dev import watch as watch_module
 from holdfast.services.dev.imports import app_files
-from holdfast.services.dev.watch import Watch, app_folder, snapshot
+from holdfast.services.dev.watch import FileWatch, app_folder, snapshot
 from tests.support.waiting import stays
 
 
@@ -23,14 +23,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(watch_module, "STILL_SECONDS", 0.05)
 
 
-async def changes_of_app(watch: Watch) -> list[str]:
+async def changes_of_app(watch: FileWatch) -> list[str]:
     return [path.name for path in (await asyncio.wait_for(watch.changed(), 10)).app]
 
 
 async def test_a_changed_a_new_and_a_removed_file_are_seen(tmp_path: Path):
     for name in ("a.py", "b.py", "same.py"):
         (tmp_path / name).write_text("1")
-    watch = Watch(tmp_path)
+    watch = FileWatch(tmp_path)
     (tmp_path / "a.py").write_text("12")
     (tmp_path / "b.py").unlink()
     (tmp_path / "c.py").write_text("1")
@@ -39,7 +39,7 @@ async def test_a_changed_a_new_and_a_removed_file_are_seen(tmp_path: Path):
 
 async def test_a_change_of_the_same_length_is_seen_by_its_time(tmp_path: Path):
     (tmp_path / "a.py").write_text("1")
-    watch = Watch(tmp_path)
+    watch = FileWatch(tmp_path)
     os.utime(tmp_path / "a.py", ns=(1, 1))
     assert await changes_of_app(watch) == ["a.py"]
 
@@ -47,7 +47,7 @@ async def test_a_change_of_the_same_length_is_seen_by_its_time(tmp_path: Path):
 async def test_several_writes_in_a_row_are_one_change(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(watch_module, "STILL_SECONDS", 1.0)
     (tmp_path / "a.py").write_text("")
-    watch = Watch(tmp_path)
+    watch = FileWatch(tmp_path)
     seen = asyncio.create_task(changes_of_app(watch))
     for step in range(1, 6):
         (tmp_path / "a.py").write_text("x" * step)
@@ -61,7 +61,7 @@ async def test_several_writes_in_a_row_are_one_change(tmp_path: Path, monkeypatc
 async def test_a_file_that_the_app_does_not_import_is_no_change_unless_it_is_new(tmp_path: Path):
     for name in ("a.py", "script.py"):
         (tmp_path / name).write_text("1")
-    watch = Watch(tmp_path)
+    watch = FileWatch(tmp_path)
     watch.files = frozenset({str((tmp_path / "a.py").resolve())})
     seen = asyncio.create_task(watch.changed())
     (tmp_path / "script.py").write_text("12")

@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.redis.client import Address, parse
+from holdfast.redis.client import ServerAddress, parse
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("redis://localhost", Address("server", nodes=(("localhost", 6379),))),
-        ("redis://localhost:7000/3", Address("server", nodes=(("localhost", 7000),), db=3)),
-        ("redis://localhost:7000?db=3", Address("server", nodes=(("localhost", 7000),), db=3)),
-        ("redis://[::1]:7000/", Address("server", nodes=(("::1", 7000),))),
-        ("rediss://r.example", Address("server", tls=True, nodes=(("r.example", 6379),))),
-        ("redis://:p%40ss@h", Address("server", nodes=(("h", 6379),), password="p@ss")),
-        ("redis://me:pass@h", Address("server", nodes=(("h", 6379),), username="me", password="pass")),
-        ("unix:///run/redis.sock", Address("unix", path="/run/redis.sock")),
-        ("unix:///run/my%20redis.sock?db=2", Address("unix", path="/run/my redis.sock", db=2)),
-        ("unix://me:pw@/r.sock", Address("unix", path="/r.sock", username="me", password="pw")),
+        ("redis://localhost", ServerAddress("server", nodes=(("localhost", 6379),))),
+        ("redis://localhost:7000/3", ServerAddress("server", nodes=(("localhost", 7000),), db=3)),
+        ("redis://localhost:7000?db=3", ServerAddress("server", nodes=(("localhost", 7000),), db=3)),
+        ("redis://[::1]:7000/", ServerAddress("server", nodes=(("::1", 7000),))),
+        ("rediss://r.example", ServerAddress("server", tls=True, nodes=(("r.example", 6379),))),
+        ("redis://:p%40ss@h", ServerAddress("server", nodes=(("h", 6379),), password="p@ss")),
+        ("redis://me:pass@h", ServerAddress("server", nodes=(("h", 6379),), username="me", password="pass")),
+        ("unix:///run/redis.sock", ServerAddress("unix", path="/run/redis.sock")),
+        ("unix:///run/my%20redis.sock?db=2", ServerAddress("unix", path="/run/my redis.sock", db=2)),
+        ("unix://me:pw@/r.sock", ServerAddress("unix", path="/r.sock", username="me", password="pw")),
         (
             "redis+sentinel://:pw@a:1,b/main/2",
-            Address("sentinel", nodes=(("a", 1), ("b", 26379)), service="main", db=2, password="pw"),
+            ServerAddress("sentinel", nodes=(("a", 1), ("b", 26379)), service="main", db=2, password="pw"),
         ),
         (
             "rediss+sentinel://a/main?sentinel_password=x&sentinel_username=y",
-            Address(
+            ServerAddress(
                 "sentinel",
                 tls=True,
                 nodes=(("a", 26379),),
@@ -36,11 +36,11 @@ from holdfast.redis.client import Address, parse
                 sentinel_password="x",
             ),
         ),
-        ("redis+cluster://a:1,b:2", Address("cluster", nodes=(("a", 1), ("b", 2)))),
-        ("rediss+cluster://a/0", Address("cluster", tls=True, nodes=(("a", 6379),))),
+        ("redis+cluster://a:1,b:2", ServerAddress("cluster", nodes=(("a", 1), ("b", 2)))),
+        ("rediss+cluster://a/0", ServerAddress("cluster", tls=True, nodes=(("a", 6379),))),
     ],
 )
-def test_a_url_says_where_redis_is(url: str, address: Address):
+def test_a_url_says_where_redis_is(url: str, address: ServerAddress):
     assert parse(url) == address
 
 

@@ -19,9 +19,9 @@ from holdfast.events.sinks.destinations import Destinations, ReceiverFailed
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
 from holdfast.events.sinks.push import LIFECYCLE, Push
-from holdfast.events.sinks.request import SinkRequest, SinkResponse, Verdict, retry_after_of
+from holdfast.events.sinks.request import ResponseMeaning, SinkRequest, SinkResponse, retry_after_of
 from holdfast.events.sinks.webhook import Webhook
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.runs.execution.emit import RESERVED
 
 EVENT = Event("1700000000000-0", "said", {"x": 1}, 1700000000.0)
@@ -31,10 +31,10 @@ RUN = RunFacts(run_id="r", queue="q")
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        *((status, Verdict.DELIVERED) for status in (200, 201, 202, 204)),
-        *((status, Verdict.RETRY) for status in (408, 409, 425, 429, 500, 502, 503, 504, 599, 0)),
-        *((status, Verdict.REFUSED) for status in (400, 413, 415, 422)),
-        *((status, Verdict.REJECTED) for status in (301, 302, 307, 401, 403, 404, 405, 410, 418)),
+        *((status, ResponseMeaning.DELIVERED) for status in (200, 201, 202, 204)),
+        *((status, ResponseMeaning.RETRY) for status in (408, 409, 425, 429, 500, 502, 503, 504, 599, 0)),
+        *((status, ResponseMeaning.REFUSED) for status in (400, 413, 415, 422)),
+        *((status, ResponseMeaning.REJECTED) for status in (301, 302, 307, 401, 403, 404, 405, 410, 418)),
     ],
 )
 def test_what_an_answer_means(status, verdict):
@@ -47,7 +47,7 @@ def test_an_a2a_client_gets_a_message_for_ends_and_questions_but_for_nothing_els
 
 
 def test_an_address_that_must_not_be_called_is_impossible():
-    assert SinkResponse(kind="address").verdict is Verdict.IMPOSSIBLE
+    assert SinkResponse(kind="address").verdict is ResponseMeaning.IMPOSSIBLE
 
 
 @pytest.mark.parametrize(
@@ -331,17 +331,17 @@ def test_one_run_whose_events_are_rejected_does_not_open_the_breaker_for_those_t
     for _ in range(20):
         ask(receiver, SinkResponse(status=404), 4)
         ask(receiver, SinkResponse(status=204))
-    assert receiver.breaker.state is State.CLOSED
+    assert receiver.breaker.state is BreakerState.CLOSED
     ask(receiver, SinkResponse(status=404), 4)
-    assert receiver.breaker.state is State.CLOSED
+    assert receiver.breaker.state is BreakerState.CLOSED
     ask(receiver, SinkResponse(status=404))
-    assert receiver.breaker.state is State.OPEN
+    assert receiver.breaker.state is BreakerState.OPEN
     receiver.breaker.end_cooldown()
     ask(receiver, SinkResponse(status=403))
-    assert receiver.breaker.state is State.OPEN, "a rejection is no recovery"
+    assert receiver.breaker.state is BreakerState.OPEN, "a rejection is no recovery"
     receiver.breaker.end_cooldown()
     ask(receiver, SinkResponse(status=204))
-    assert receiver.breaker.state is State.CLOSED
+    assert receiver.breaker.state is BreakerState.CLOSED
 
 
 def test_a_webhook_on_the_event_apis_host_is_another_receiver():
@@ -349,7 +349,7 @@ def test_a_webhook_on_the_event_apis_host_is_another_receiver():
     webhook, ours = (receivers.of("http://host:1/a", ours=ours) for ours in (False, True))
     assert (webhook.most, ours.most) == (2, 8)
     ask(webhook, SinkResponse(status=503), 5)
-    assert (webhook.breaker.state, ours.breaker.state) == (State.OPEN, State.CLOSED)
+    assert (webhook.breaker.state, ours.breaker.state) == (BreakerState.OPEN, BreakerState.CLOSED)
 
 
 def test_webhooks_that_reject_events_do_not_make_their_host_unavailable(monkeypatch):
@@ -358,6 +358,6 @@ def test_webhooks_that_reject_events_do_not_make_their_host_unavailable(monkeypa
     webhook = Destinations(RelaySettings(breaker_failures=5)).of("http://host:1/a", ours=False)
     ask(webhook, SinkResponse(status=404), 20)
     ask(webhook, SinkResponse(status=500), 20)
-    assert (webhook.breaker.state, log.mock_calls) == (State.CLOSED, [])
+    assert (webhook.breaker.state, log.mock_calls) == (BreakerState.CLOSED, [])
     ask(webhook, SinkResponse(kind="timeout"), 5)
     assert [call.args[0] for call in log.warning.call_args_list] == ["receiver unavailable"]

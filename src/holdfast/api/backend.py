@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.unserved import UnservedQueues
     from holdfast.operations import System
-    from holdfast.telemetry.exporter import Answer
+    from holdfast.telemetry.exporter import HttpAnswer
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class Backend:
     """The system, and what only an API has."""
 
     system: System
-    metrics: Callable[[str], Answer]
+    metrics: Callable[[str], HttpAnswer]
     """Returns the response of /metrics to an Accept header."""
     count: Callable[[str, int, float], None]
     """Counts a request: its route, its status and its seconds."""

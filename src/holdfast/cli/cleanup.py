@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.runs.cleanup import Ghost
     from holdfast.runs.partition import Partition
     from holdfast.runs.podproof import PodProofs
-    from holdfast.runs.retention import Swept
+    from holdfast.runs.retention import RetentionPass
     from holdfast.telemetry.metrics import Metrics
 
 _COLUMNS = (
@@ -46,7 +46,7 @@ class Pass:
     queue: str
     dry_run: bool
     ghosts: list[Ghost]
-    retention: Swept
+    retention: RetentionPass
 
 
 def add_to(root: typer.Typer) -> None:

@@ -15,7 +15,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from holdfast.config.connection import CONNECTION, as_ours
 from holdfast.config.parse import Given, Odd
 from holdfast.config.problems import unknown_key
-from holdfast.config.resolve import Document
+from holdfast.config.resolve import SettingsDocument
 from holdfast.config.schema import leaves, queue_leaves
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class _Tree(dict[str, "_Tree"]):
     """The names of a section, each with the names below it; empty for a leaf."""
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path) -> SettingsDocument:
     """Read a settings file; its errors are the document's problems."""
-    document = Document(name=str(path))
+    document = SettingsDocument(name=str(path))
     root = _compose(path, document.problems)
     if isinstance(root, MappingNode):
         _Reader(document).read(root)
@@ -93,7 +93,7 @@ class _Entry:
 class _Reader:
     """Walks the file along the tree of known settings, never deeper than that tree."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SettingsDocument) -> None:
         self._document = document
 
     def read(self, root: MappingNode) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.config.environment import CONFIG_VARIABLE, unknown_variables, variables
 from holdfast.config.problems import config_error
-from holdfast.config.resolve import Document, Draft
+from holdfast.config.resolve import Draft, SettingsDocument
 from holdfast.config.schema import Leaf, leaf_at, leaves, queue_leaves
 from holdfast.config.tree import Settings
 
@@ -80,9 +80,9 @@ def _find_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
 
-def _read(file: Path | None) -> Document:
+def _read(file: Path | None) -> SettingsDocument:
     if file is None:
-        return Document()
+        return SettingsDocument()
     from holdfast.config.document import read_document  # noqa: PLC0415 - most processes have no file to parse
 
     return read_document(file)

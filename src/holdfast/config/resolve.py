@@ -37,7 +37,7 @@ _OWN_TO_A_QUEUE: Final = frozenset({"group", "deadletter"})
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-class Document(msgspec.Struct):
+class SettingsDocument(msgspec.Struct):
     """The content of a file: settings by path, settings of each queue, and problems."""
 
     name: str = ""
@@ -50,7 +50,7 @@ class Document(msgspec.Struct):
 class Draft(msgspec.Struct):
     """The given values of file and environment, resolved to one tree."""
 
-    document: Document
+    document: SettingsDocument
     environment: dict[str, list[Given]]
     values: dict[str, object] = msgspec.field(default_factory=dict[str, object])
     sources: dict[str, str] = msgspec.field(default_factory=dict[str, str])

@@ -41,7 +41,7 @@ _RETRY_SECONDS = 0.2
 _ID = re.compile(r"\d{1,19}(-\d{1,19})?")
 
 
-class Page(NamedTuple):
+class FeedPage(NamedTuple):
     """One page of events of a feed, and whether there may be more."""
 
     events: list[Event]
@@ -73,7 +73,7 @@ class Feed:
         """Read one page of the events that exist now, after the given one; none if the run has no feed."""
         return (await self.page(run_id, after, limit)).events
 
-    async def page(self, run_id: str, after: str = "0", limit: int = PAGE) -> Page:
+    async def page(self, run_id: str, after: str = "0", limit: int = PAGE) -> FeedPage:
         """Read one page of events after the given one."""
         with translate_errors(self._settings.url):
             return await self._page(run_id, checked_event_id(after), limit)
@@ -101,7 +101,7 @@ class Feed:
                 # Without a connection it polls: the run may end before a connection is free.
                 events = await (self._next(reader, run_id, after) if reader else self.read(run_id, after))
 
-    async def patient_page(self, run_id: str, after: str) -> Page:
+    async def patient_page(self, run_id: str, after: str) -> FeedPage:
         """Read a page, and retry until Redis answers."""
         return await self._until_answered(lambda: self._page(run_id, after, PAGE))
 
@@ -121,9 +121,9 @@ class Feed:
             raise NotFound(f"no run {run_id!r} in queue {self._keys.stream!r}, or it ended too long ago")
         return not await self._until_answered(lambda: self._redis.xrange(feed, f"({after}", "+", count=1))
 
-    async def _page(self, run_id: str, after: str, limit: int) -> Page:
+    async def _page(self, run_id: str, after: str, limit: int) -> FeedPage:
         ((more, entries),) = await read_pages(self._redis, {self._keys.feed(run_id): after}, limit)
-        return Page(_events(entries), more)
+        return FeedPage(_events(entries), more)
 
     async def _own_connection(self, stack: contextlib.AsyncExitStack) -> Redis | None:
         """Return a connection to block on; None if the limit of open connections is reached."""

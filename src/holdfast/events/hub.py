@@ -13,7 +13,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from holdfast.events.event import Event, order
-from holdfast.events.feed import NOW, PAGE_BYTES, Feed, Page, read_pages
+from holdfast.events.feed import NOW, PAGE_BYTES, Feed, FeedPage, read_pages
 from holdfast.redis.client import DISCONNECTS, REFUSALS, connect_blocking
 from holdfast.redis.command import command
 from holdfast.redis.connections import Cluster
@@ -240,7 +240,7 @@ class Hub:
         """Yield events after the given one as they come, and end with the run; see ``Feed.follow``."""
         feed = Feed(keys, self._redis, self._settings)
         if after == NOW:
-            after, (events, more) = await feed.newest(run_id), Page([], more=False)
+            after, (events, more) = await feed.newest(run_id), FeedPage([], more=False)
         else:
             events, more = await feed.page(run_id, after)
         reader, name = self._reader(keys), keys.feed(run_id)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.directory import Directory
     from holdfast.hosts.placement import Host
     from holdfast.hosts.registry import Registry, Wanted
-    from holdfast.hosts.transport import Calls
+    from holdfast.hosts.transport import HostCalls
 
 MAX_AGENT_BYTES: Final = MAX_PAYLOAD_BYTES // 2
 """The largest payload that a host accepts."""
@@ -52,11 +52,11 @@ _POLL_SECONDS: Final = 0.05
 _log = get_logger(__name__)
 
 
-class Engine:
+class HostEngine:
     """Runs agents on hosts."""
 
     def __init__(
-        self, registry: Registry, directory: Directory, calls: Calls, settings: HostSettings
+        self, registry: Registry, directory: Directory, calls: HostCalls, settings: HostSettings
     ) -> None:
         self.registry = registry
         self._directory = directory

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.config.checks import urlsplit_or_none
 from holdfast.errors import ConfigError
 from holdfast.hosts.directory import open_directory
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.entries import PLAIN, RUSTIC, RUSTIC_PATH, RUSTIC_PREPARE, offers_rustic, rustic_preload
 from holdfast.hosts.registry import Registry
 from holdfast.leases.keeper import Keeper
@@ -38,7 +38,7 @@ def open_engine(
     *,
     options: ProcessOptions | None = None,
     labels: Mapping[str, str] | None = None,
-) -> Engine:
+) -> HostEngine:
     """Return the engine that the settings name; the caller closes it, and the connection after it.
 
     A local engine (``hosts.engine``) runs its agents with ``options`` and passes them ``labels``; by default
@@ -54,7 +54,7 @@ def open_engine(
         return open_cluster(settings, redis)
 
 
-def open_cluster(settings: Settings, redis: Redis) -> Engine:
+def open_cluster(settings: Settings, redis: Redis) -> HostEngine:
     """Return an engine for the hosts of the cluster."""
     from holdfast.hosts.remote import RemoteCalls  # noqa: PLC0415  gRPC is an extra
 
@@ -67,7 +67,7 @@ def open_cluster(settings: Settings, redis: Redis) -> Engine:
         )
     calls = RemoteCalls(settings.hosts)
     directory = open_directory(settings.hosts, calls, members_of(settings), redis)
-    return Engine(registry_of(settings, redis), directory, calls, settings.hosts)
+    return HostEngine(registry_of(settings, redis), directory, calls, settings.hosts)
 
 
 class LazyEngine:
@@ -76,10 +76,10 @@ class LazyEngine:
     def __init__(self, settings: Settings, redis: Redis) -> None:
         self._settings = settings
         self._redis = redis
-        self._engine: Engine | None = None
+        self._engine: HostEngine | None = None
         self._opening = asyncio.Lock()
 
-    async def get(self) -> Engine:
+    async def get(self) -> HostEngine:
         """Return the engine; ModuleNotFoundError where the extra is not installed."""
         async with self._opening:
             if self._engine is None:
@@ -88,7 +88,7 @@ class LazyEngine:
                 self._engine = open_cluster(self._settings, self._redis)
         return self._engine
 
-    async def require(self) -> Engine:
+    async def require(self) -> HostEngine:
         """Return the engine; ConfigError that names the extra where it is not installed."""
         with needs_extra("starting, stopping or moving residents", "hosts"):
             return await self.get()

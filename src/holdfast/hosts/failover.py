@@ -17,7 +17,7 @@ from holdfast.redis.outages import redis_outages
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
     from holdfast.hosts.host import Host
     from holdfast.hosts.registry import Homeless, Registry
 
@@ -32,7 +32,9 @@ _log = get_logger(__name__)
 class Rescue:
     """Places agents without a host; with ``bound_only`` it only removes agents that ended with their host."""
 
-    def __init__(self, registry: Registry, engine: Engine, host: Host, *, bound_only: bool = False) -> None:
+    def __init__(
+        self, registry: Registry, engine: HostEngine, host: Host, *, bound_only: bool = False
+    ) -> None:
         self._registry = registry
         self._engine = engine
         self._host = host

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Health:
+class AgentHealth:
     """The health reports of each agent since it began."""
 
     def __init__(self, every_seconds: float, unhealthy_after: int) -> None:

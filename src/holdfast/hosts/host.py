@@ -33,12 +33,12 @@ from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, Processe
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.agent import Status as Placing
 from holdfast.hosts.container_limits import allotted
-from holdfast.hosts.health import Health
+from holdfast.hosts.health import AgentHealth
 from holdfast.hosts.host_metrics import MESSAGES, count_messages
 from holdfast.hosts.placement import Host as Seen
 from holdfast.leases.keeper import Hold
-from holdfast.leases.lease import Lease, Standing
-from holdfast.processes.info import EventKind, Status
+from holdfast.leases.lease import Lease, RenewalReply
+from holdfast.processes.info import EventKind, ProcessStatus
 from holdfast.processes.limits import Limits
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.outages import redis_outages
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from holdfast.telemetry.metrics import Metrics
 
 _DISOWNED: Final = {
-    Standing.STOP: "unwanted",
-    Standing.LOST: "lost",
-    Standing.FORGOTTEN: "forgotten",
+    RenewalReply.STOP: "unwanted",
+    RenewalReply.LOST: "lost",
+    RenewalReply.FORGOTTEN: "forgotten",
 }
 """Why a copy is stopped, as metrics and logs name it."""
 _POLL_SECONDS: Final = 0.02
@@ -78,7 +78,7 @@ class Copy(msgspec.Struct):
     since: float
     hold: Hold
     """Its lease; ``hold.until`` is the end of its process, and each renewal moves it."""
-    standing: Standing = Standing.KEPT
+    standing: RenewalReply = RenewalReply.KEPT
     """The result of the last renewal that is not handled yet."""
     lease_ended: bool = False
     """Whether its process ended with the lease while its status in the registry is still running."""
@@ -122,7 +122,7 @@ class Host:
         self._events: asyncio.Queue[ProcessEvent] = asyncio.Queue()
         self._undisturbed_since = time.monotonic()
         self._outages = redis_outages("reports on agents to the registry", "agents go on")
-        self._health = Health(settings.health_seconds, settings.unhealthy_after)
+        self._health = AgentHealth(settings.health_seconds, settings.unhealthy_after)
 
     # -- calls
 
@@ -237,7 +237,7 @@ class Host:
         # Health reports are recorded at once: other events wait for Redis, and an outage of it must not make
         # a healthy agent look unresponsive.
         if event.kind is not EventKind.REPORT:
-            if event.process.status is Status.WAITING:
+            if event.process.status is ProcessStatus.WAITING:
                 self._lease_ended(event.process)
             self._health.began(event.process.agent_id)
             self._events.put_nowait(event)
@@ -271,9 +271,9 @@ class Host:
             if process is None or process.status.ended:
                 return None
             # guard: repeated-create-ends-with-lease
-            if process.status is Status.WAITING and boot_time() >= copy.hold.until:
+            if process.status is ProcessStatus.WAITING and boot_time() >= copy.hold.until:
                 raise Conflict(f"agent {agent_id} waits for its lease, which Redis did not renew: try again")
-            if process.status is Status.RUNNING:  # guard: report-running-only
+            if process.status is ProcessStatus.RUNNING:  # guard: report-running-only
                 await self._report_started(copy, process)
                 return process
             await asyncio.sleep(_POLL_SECONDS)
@@ -338,10 +338,10 @@ class Host:
         else:
             self.disturbed()
 
-    def _renewed(self, copy: Copy, standing: Standing) -> None:
+    def _renewed(self, copy: Copy, standing: RenewalReply) -> None:
         copy.standing = standing
         reported = not copy.lease_ended and self._unreported(copy) is None  # guard: untold-status-retried
-        if not copy.stopping and not (standing is Standing.KEPT and reported):
+        if not copy.stopping and not (standing is RenewalReply.KEPT and reported):
             self._to_correct.put_nowait(copy)
 
     async def _spawn(self, copy: Copy) -> AgentProcessInfo:
@@ -371,7 +371,7 @@ class Host:
     def _unreported(self, copy: Copy) -> AgentProcessInfo | None:
         """Return the running process of a copy that the registry does not have yet, as after an outage."""
         process = self.processes.get(copy.agent.agent_id)
-        if process is None or process.status is not Status.RUNNING:
+        if process is None or process.status is not ProcessStatus.RUNNING:
             return None
         return process if process.fence == copy.fence and process.pid != copy.reported_pid else None
 
@@ -422,15 +422,15 @@ class Host:
             return
         if event.kind is EventKind.READY and process.restarts:
             await self._report_started(copy, process)
-        elif process.status is Status.WAITING:
+        elif process.status is ProcessStatus.WAITING:
             self.metrics.host_lease_ends.inc()  # reported to the registry after the next renewal
-        elif process.status is Status.BACKING_OFF:
+        elif process.status is ProcessStatus.BACKING_OFF:
             self.metrics.host_restarts.inc()
             await self.registry.release(
                 self.name, process.agent_id, copy.fence, "restarting", process.last_error
             )
         # guard: crash-of-live-copy
-        elif process.status is Status.CRASHED and copy.created and not self._lives(process.agent_id):
+        elif process.status is ProcessStatus.CRASHED and copy.created and not self._lives(process.agent_id):
             _log.error(
                 "agent crashed, restart limit exceeded", agent_id=process.agent_id, error=process.last_error
             )
@@ -442,11 +442,11 @@ class Host:
         async with self._turn(agent_id):
             if self.copies.get(agent_id) is not copy or copy.stopping:
                 return
-            standing, copy.standing = copy.standing, Standing.KEPT
+            standing, copy.standing = copy.standing, RenewalReply.KEPT
             # guard: forgotten-agent-regained
-            if standing is Standing.FORGOTTEN and await self._regained(copy):
-                standing = Standing.KEPT
-            if standing is Standing.KEPT:
+            if standing is RenewalReply.FORGOTTEN and await self._regained(copy):
+                standing = RenewalReply.KEPT
+            if standing is RenewalReply.KEPT:
                 if copy.lease_ended:
                     await self._report_waiting(copy)
                 process = self._unreported(copy)

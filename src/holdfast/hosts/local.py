@@ -34,7 +34,7 @@ from holdfast.errors import (
     ProcessFailed,
     Refused,
 )
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Elsewhere, Host
 from holdfast.hosts.transport import LOCAL, CallFailed, Trouble
@@ -75,7 +75,7 @@ _POLL_SECONDS: Final = 0.01
 _log = get_logger(__name__)
 
 
-class LocalEngine(Engine):
+class LocalEngine(HostEngine):
     """Runs agents as processes of this one."""
 
     def __init__(
@@ -189,7 +189,7 @@ class Here:
 
     async def _live(self, host: Host) -> None:
         # Agents of dead local engines are removed; agents of dead hosts are placed by other hosts.
-        engine = Engine(self._registry, self, self, self._settings)
+        engine = HostEngine(self._registry, self, self, self._settings)
         rescue = Rescue(self._registry, engine, host, bound_only=True)
         async with asyncio.TaskGroup() as group:
             for each in (host.watch(), host.renew(), host.nurse(), rescue.run()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from holdfast.hosts.agent import Agent, Needs, Placed, Status
-from holdfast.leases.lease import Standing, renewal_args
+from holdfast.leases.lease import RenewalReply, renewal_args
 from holdfast.redis.command import command, commands
 from holdfast.redis.scripts import load
 
@@ -86,17 +86,17 @@ class AgentLeases:
         self._keys = keys
         self._host = [host, address, ttl_ms]
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Renew the leases of the host, also expired ones that no other host has reclaimed."""
         words = await _RENEW(redis, self._keys, [*self._host, *renewal_args(leases)])
         return [_STANDINGS[word] for word in words]
 
 
 _STANDINGS: Final = {
-    b"kept": Standing.KEPT,
-    b"unwanted": Standing.STOP,
-    b"lost": Standing.LOST,
-    b"forgotten": Standing.FORGOTTEN,
+    b"kept": RenewalReply.KEPT,
+    b"unwanted": RenewalReply.STOP,
+    b"lost": RenewalReply.LOST,
+    b"forgotten": RenewalReply.FORGOTTEN,
 }
 
 

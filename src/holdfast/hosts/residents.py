@@ -14,7 +14,7 @@ from holdfast.hosts.agent import Agent, Needs, Status, checked
 
 if TYPE_CHECKING:
     from holdfast.hosts.agent import Placed
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
 
 ENTRY: Final = "resident"
 _CLOCK_SKEW_SECONDS: Final = 5.0
@@ -117,7 +117,7 @@ def require_alive(status: str, error: str, shown: str) -> None:
         )
 
 
-async def require_movable(engine: Engine, placed: Placed, to: str) -> None:
+async def require_movable(engine: HostEngine, placed: Placed, to: str) -> None:
     """Raise if an agent can't be moved, before it is stopped."""
     if placed.agent.bound:
         raise Conflict(f"the resident {placed.agent.agent_id!r} belongs to the program that started it")

@@ -34,7 +34,7 @@ class CallFailed(Exception):
         super().__init__(f"host {address}: {detail}" + (f" ({code})" if code else ""))
 
 
-class Calls(Protocol):
+class HostCalls(Protocol):
     """The transport of an engine: gRPC (``remote.py``), or directly in one process (``local.py``)."""
 
     async def create(self, address: str, agent: Agent, fence: int) -> None:

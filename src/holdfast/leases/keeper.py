@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
-from holdfast.leases.lease import Lease, LeaseStore, Standing
+from holdfast.leases.lease import Lease, LeaseStore, RenewalReply
 from holdfast.leases.timers import SharedTimer
 from holdfast.redis.client import TROUBLE
 from holdfast.redis.outages import redis_outages
@@ -61,7 +61,7 @@ class Hold:
     until: float
     trust_seconds: float
     on_stop: Callable[[], None] | None
-    on_standing: Callable[[Standing], None] | None = None
+    on_standing: Callable[[RenewalReply], None] | None = None
     lost: bool = False
     stopped: bool = False
     _guard: asyncio.Timeout | None = None
@@ -170,7 +170,7 @@ class Keeper:
         granted_at: float,
         trust_seconds: float = float("inf"),
         on_stop: Callable[[], None] | None = None,
-        on_standing: Callable[[Standing], None] | None = None,
+        on_standing: Callable[[RenewalReply], None] | None = None,
     ) -> Hold:
         """Start to renew ``lease``; ``granted_at`` is the ``boot_time()`` before the request for it.
 
@@ -279,13 +279,13 @@ class Keeper:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def _apply(self, holds: Sequence[Hold], standings: Sequence[Standing]) -> None:
+    def _apply(self, holds: Sequence[Hold], standings: Sequence[RenewalReply]) -> None:
         for hold, standing in zip(holds, standings, strict=True):
             if hold.on_standing is not None:
                 hold.on_standing(standing)
-            elif standing is Standing.STOP:
+            elif standing is RenewalReply.STOP:
                 hold.stop()
-            elif standing is not Standing.KEPT:
+            elif standing is not RenewalReply.KEPT:
                 self._lose(hold)
 
     def _lose(self, hold: Hold) -> None:

@@ -11,7 +11,7 @@ import enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.clock import boot_time
-from holdfast.leases.lease import STANDINGS, Lease, Standing
+from holdfast.leases.lease import STANDINGS, Lease, RenewalReply
 from holdfast.redis.client import DISCONNECTS
 from holdfast.redis.scripts import load
 
@@ -64,7 +64,7 @@ class Leadership:
         fence = await _LEAD(redis, [self.key], [self._owner, self._ttl_ms, self._record])
         return Lease(self.key, self._owner, fence) if fence else None
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Renew the term, if this owner still holds it."""
         terms = [[self._owner, lease.fence, self._ttl_ms, self._record] for lease in leases]
         return [STANDINGS[await _RENEW(redis, [self.key], term)] for term in terms]

@@ -29,7 +29,7 @@ class Lease(msgspec.Struct, frozen=True):
     fence: int
 
 
-class Standing(enum.StrEnum):
+class RenewalReply(enum.StrEnum):
     """The result of a renewal."""
 
     KEPT = "kept"
@@ -43,7 +43,7 @@ class Standing(enum.StrEnum):
     @property
     def is_kept(self) -> bool:
         """Whether the lease was renewed."""
-        return self in {Standing.KEPT, Standing.STOP}
+        return self in {RenewalReply.KEPT, RenewalReply.STOP}
 
 
 class LeaseStore(Protocol):
@@ -52,7 +52,7 @@ class LeaseStore(Protocol):
     kind: str
     """The kind of leased object, for metrics: run, schedule, agent, leader."""
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Renew the leases that are still held by their owner under their fence."""
         ...
 
@@ -62,4 +62,4 @@ def renewal_args(leases: Iterable[Lease]) -> list[Any]:
     return [part for lease in leases for part in (lease.key, lease.fence)]
 
 
-STANDINGS = {b"kept": Standing.KEPT, b"lost": Standing.LOST, b"stop": Standing.STOP}
+STANDINGS = {b"kept": RenewalReply.KEPT, b"lost": RenewalReply.LOST, b"stop": RenewalReply.STOP}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.leases.lease import STANDINGS, Lease, Standing, renewal_args
+from holdfast.leases.lease import STANDINGS, Lease, RenewalReply, renewal_args
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SortedSetLeases:
         self._owner = owner
         self._ttl_ms = ttl_ms
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Extend the expiry of leases that this owner still holds under the same fence."""
         words = await _RENEW(redis, self._keys, [self._owner, self._ttl_ms, *renewal_args(leases)])
         return [STANDINGS[word] for word in words]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.leases.lease import STANDINGS, Lease, Standing, renewal_args
+from holdfast.leases.lease import STANDINGS, Lease, RenewalReply, renewal_args
 from holdfast.redis.scripts import load
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class StreamLeases:
         self._turn, self._turn_ms = keys.turn, turn_ms
         self._group, self._owner, self._ttl_ms = group, owner, ttl_ms
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Reset the idle time of entries that this owner still holds under the same fence."""
         words = await _RENEW(redis, self._keys, [self._group, self._owner, *renewal_args(leases)])
         return [STANDINGS[word] for word in words]

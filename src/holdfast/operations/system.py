@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.config import Settings
     from holdfast.events.event import Event
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
     from holdfast.hosts.registry import Registry
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
@@ -44,7 +44,7 @@ class StoreAccess(Protocol):
         ...
 
 
-async def _no_engine() -> Engine:
+async def _no_engine() -> HostEngine:
     raise NotImplementedError("this process starts, stops and moves no residents")
 
 
@@ -60,7 +60,7 @@ class System:
     unlisted: Callable[[str], QueueAccess]
     """Opens a queue that is not configured here: the mailbox of a resident."""
     registry: Callable[[], Registry]
-    engine: Callable[[], Awaitable[Engine]] = _no_engine
+    engine: Callable[[], Awaitable[HostEngine]] = _no_engine
     """Starts, stops and moves residents; raises ModuleNotFoundError where gRPC is not installed."""
     app: App | None = None
     makes_store: bool = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import boot_time
 from holdfast.errors import ProcessError
-from holdfast.processes.info import AgentProcessInfo, Status
+from holdfast.processes.info import AgentProcessInfo, ProcessStatus
 from holdfast.processes.limits import Limits
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredProcess:
     """The specification of an agent that should run; ``payload`` is JSON already."""
 
     id: str
@@ -52,12 +52,12 @@ def settle(future: Future[Any], error: Exception | None = None) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class Agent:
+class AgentLife:
     """The state of one agent across all its processes."""
 
-    wanted: Wanted
+    wanted: DesiredProcess
     created_at: float = field(default_factory=time.time)
-    status: Status = Status.STARTING
+    status: ProcessStatus = ProcessStatus.STARTING
     handle: Handle | None = None
     timer: Timer | None = None
     created: Future[AgentProcessInfo] = field(default_factory=promise)
@@ -69,7 +69,7 @@ class Agent:
     error: str = ""
     max_rss_bytes: int = 0
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    successor: Agent | None = None
+    successor: AgentLife | None = None
     unsent: list[bytes] = field(default_factory=list[bytes])
 
     @property
@@ -104,8 +104,10 @@ class Agent:
         """Return the current state of the agent; other threads may call this between two changes of it."""
         status, handle = self.status, self.handle
         pid = handle.pid if handle else 0
-        if status is Status.RUNNING and not pid:  # guard: ended-process-not-running
-            status = Status.BACKING_OFF  # the process has just ended; whether it restarts is not decided yet
+        if status is ProcessStatus.RUNNING and not pid:  # guard: ended-process-not-running
+            status = (
+                ProcessStatus.BACKING_OFF
+            )  # the process has just ended; whether it restarts is not decided yet
         return AgentProcessInfo(
             agent_id=self.wanted.id,
             guild_id=self.wanted.labels.get("guild_id", ""),

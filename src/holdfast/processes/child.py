@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from holdfast.errors import AppError, InputError, NotAllowed
 from holdfast.processes import limits, procfs
-from holdfast.processes.control import Control, LeaseEnd
+from holdfast.processes.control import ChildControl, LeaseEnd
 from holdfast.processes.entries import load_entry
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _descriptor_limit() -> int:
 
 def _live(birth: Birth) -> int:
     """Run the entry and return the exit code."""
-    control = Control(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes, birth.lease_end)
+    control = ChildControl(birth.id, socket.socket(fileno=_CONTROL), birth.prefixes, birth.lease_end)
     code = 0
     try:
         limits.apply(limits.Limits.from_json(birth.limits))  # guard: child-limits
@@ -132,7 +132,7 @@ def _is_refusal(error: BaseException) -> bool:
     return all(str(frame.f_globals.get("__name__")).startswith("holdfast.") for frame, _ in frames)
 
 
-def _report_failure(control: Control, error: BaseException) -> int:
+def _report_failure(control: ChildControl, error: BaseException) -> int:
     """Report an exception to the host and return the exit code; SystemExit keeps its own."""
     limits.lift_memory()
     refused = _is_refusal(error)

@@ -48,7 +48,7 @@ class LeaseEnd:
         self._memory.close()
 
 
-class Control:
+class ChildControl:
     """The second argument of an entry, beside its payload.
 
     ``stop`` is set by SIGTERM, by a stop message of the host, or by the host's end; also if the agent has

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Status(StrEnum):
+class ProcessStatus(StrEnum):
     """The state of an agent's process."""
 
     STARTING = "starting"
@@ -32,7 +32,7 @@ class Status(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether the agent is not started again, unless a caller asks for it."""
-        return self in {Status.STOPPED, Status.CRASHED}
+        return self in {ProcessStatus.STOPPED, ProcessStatus.CRASHED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AgentProcessInfo:
     pid: int
     is_alive: bool
     created_at: float
-    status: Status = Status.STARTING
+    status: ProcessStatus = ProcessStatus.STARTING
     entry: str = ""
     fence: int = 0
     restarts: int = 0

@@ -20,7 +20,7 @@ _PART_BYTES: Final = 180_000
 """A part of this size in base64 fits into one message."""
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class OutcomeMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """An outcome as JSON, and how many events the attempt has written."""
 
     kind: str
@@ -48,24 +48,24 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
                 return Lost()
 
 
-def answer(outcome: Outcome, events: int) -> Answer:
+def answer(outcome: Outcome, events: int) -> OutcomeMessage:
     """Encode an outcome; the result of a succeeded attempt is JSON already."""
     match outcome:
         case Succeeded(result):
-            return Answer("succeeded", cast("msgspec.Raw", result), events=events)
+            return OutcomeMessage("succeeded", cast("msgspec.Raw", result), events=events)
         case Interrupted(index, value):
-            return Answer("interrupted", msgspec.Raw(value), index=index, events=events)
+            return OutcomeMessage("interrupted", msgspec.Raw(value), index=index, events=events)
         case Yielded(reason):
-            return Answer("yielded", text=reason, events=events)
+            return OutcomeMessage("yielded", text=reason, events=events)
         case Cancelled(reason):
-            return Answer("cancelled", text=reason, events=events)
+            return OutcomeMessage("cancelled", text=reason, events=events)
         case Failed(failure):
-            return Answer("failed", failure=failure, events=events)
+            return OutcomeMessage("failed", failure=failure, events=events)
         case _:
-            return Answer("lost", events=events)
+            return OutcomeMessage("lost", events=events)
 
 
-def parts(answer: Answer) -> Iterator[tuple[str, bool]]:
+def parts(answer: OutcomeMessage) -> Iterator[tuple[str, bool]]:
     """Split an answer into parts that fit into a message, each with whether it is the last."""
     data = msgspec.json.encode(answer)
     for start in range(0, len(data), _PART_BYTES):
@@ -73,6 +73,6 @@ def parts(answer: Answer) -> Iterator[tuple[str, bool]]:
         yield base64.b64encode(data[start:end]).decode("ascii"), end >= len(data)
 
 
-def joined(received: Sequence[str]) -> Answer:
+def joined(received: Sequence[str]) -> OutcomeMessage:
     """Join the parts of an answer."""
-    return msgspec.json.decode(b"".join(map(base64.b64decode, received)), type=Answer)
+    return msgspec.json.decode(b"".join(map(base64.b64decode, received)), type=OutcomeMessage)

@@ -12,10 +12,10 @@ from holdfast.errors import InputError
 from holdfast.processes.entries import allowed_class
 
 if TYPE_CHECKING:
-    from holdfast.processes.control import Control
+    from holdfast.processes.control import ChildControl
 
 
-def run(payload: dict[str, Any], control: Control) -> None:
+def run(payload: dict[str, Any], control: ChildControl) -> None:
     """Run the agent until it is asked to stop."""
     spec: dict[str, Any] = payload["agent_spec"]
     path = spec.get("class_name")

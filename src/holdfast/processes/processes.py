@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import InputError, PayloadTooLarge, ProcessError
 from holdfast.processes import procfs, wire
-from holdfast.processes.agent import Wanted, promise
+from holdfast.processes.agent import DesiredProcess, promise
 from holdfast.processes.info import Usage
 from holdfast.processes.limits import Limits
 from holdfast.processes.loop import Loop
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Self
 
-    from holdfast.processes.agent import Agent
+    from holdfast.processes.agent import AgentLife
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.options import ProcessOptions
 
@@ -76,7 +76,9 @@ class Processes:
         if not agent_id or len(agent_id) > _MAX_ID:
             raise InputError(f"an agent's id has 1 to {_MAX_ID} characters, not {len(agent_id)}")
         payload = _as_json(payload)
-        wanted = Wanted(agent_id, entry, payload, fence, limits or Limits(), dict(labels or {}), until)
+        wanted = DesiredProcess(
+            agent_id, entry, payload, fence, limits or Limits(), dict(labels or {}), until
+        )
         created = promise()
 
         def want() -> None:
@@ -212,7 +214,7 @@ class Processes:
         self._loop.post(self._supervisor.close)
         self._loop.stop()
 
-    def _end(self, agent_id: str, how: Callable[[Agent], None]) -> Future[bool]:
+    def _end(self, agent_id: str, how: Callable[[AgentLife], None]) -> Future[bool]:
         ended = promise()
 
         def end() -> None:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import AgentRefused, Conflict, NotAllowed, ProcessError, ProcessesFull, ProcessFailed
 from holdfast.processes import wire
-from holdfast.processes.agent import Agent, how_it_ended, promise, settle
+from holdfast.processes.agent import AgentLife, how_it_ended, promise, settle
 from holdfast.processes.cpu_accounting import Spending
 from holdfast.processes.handle import Handle, Hearing
-from holdfast.processes.info import EventKind, ProcessEvent, Status
+from holdfast.processes.info import EventKind, ProcessEvent, ProcessStatus
 from holdfast.processes.zygote_client import ZygoteClient
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.processes.agent import Wanted
+    from holdfast.processes.agent import DesiredProcess
     from holdfast.processes.loop import Loop
     from holdfast.processes.options import ProcessOptions
     from holdfast.processes.wire import Message
@@ -41,14 +41,14 @@ class Supervisor:
     """The agents, and the zygote that they come from."""
 
     def __init__(self, loop: Loop, options: ProcessOptions, publish: Callable[[ProcessEvent], None]) -> None:
-        self.agents: dict[str, Agent] = {}
+        self.agents: dict[str, AgentLife] = {}
         self.closing = False
         self.begun = promise()  # fails if the first zygote could not preload
         self._loop = loop
         self._options = options
         self._publish = publish
         self._zygote: ZygoteClient | None = None
-        self._by_pid: dict[int, Agent] = {}
+        self._by_pid: dict[int, AgentLife] = {}
         self.spending = Spending()
         self._zygote_ends: tuple[float, ...] = ()
         self._false_starts = 0
@@ -61,7 +61,7 @@ class Supervisor:
 
     # Requests.
 
-    def want(self, wanted: Wanted) -> Agent:
+    def want(self, wanted: DesiredProcess) -> AgentLife:
         """Start an agent; a second call under the same fence returns the same agent."""
         if self.closing:
             raise ProcessError("the processes of this host are shut down: nothing is started any more")
@@ -78,40 +78,40 @@ class Supervisor:
                 f"{live} agents run here, and max_processes allows {self._options.max_processes}: "
                 "stop one, raise it, or use another host"
             )
-        return self._begin(Agent(wanted))
+        return self._begin(AgentLife(wanted))
 
-    def stop(self, agent: Agent, timeout: float) -> None:
+    def stop(self, agent: AgentLife, timeout: float) -> None:
         """Ask an agent to stop, and kill it after the timeout."""
         if agent.successor is not None:
             agent.successor.created.set_exception(agent.stopped_early())
             agent.successor = None
-        if agent.status.ended or agent.status is Status.STOPPING:
+        if agent.status.ended or agent.status is ProcessStatus.STOPPING:
             return
         agent.rest()
-        agent.status = Status.STOPPING
+        agent.status = ProcessStatus.STOPPING
         if agent.handle is None:
-            self._settle(agent, Status.STOPPED)
+            self._settle(agent, ProcessStatus.STOPPED)
             return
         agent.timer = self._loop.later(timeout, lambda: self.kill(agent))
         # Both: an agent that has replaced our SIGTERM handler only gets the message.
         agent.handle.send(wire.encode({"op": "stop"}))  # guard: agent-stop-message
         self._signal(agent, signal.SIGTERM)
 
-    def kill(self, agent: Agent) -> None:
+    def kill(self, agent: AgentLife) -> None:
         """Kill an agent and all processes that it has started."""
         if agent.status.ended:
             return
         agent.rest()
-        agent.status = Status.STOPPING
+        agent.status = ProcessStatus.STOPPING
         if agent.handle is None:
-            self._settle(agent, Status.STOPPED)
+            self._settle(agent, ProcessStatus.STOPPED)
         else:
             self._signal(agent, signal.SIGKILL)
 
     def crash(self, agent_id: str) -> bool:
         """Kill a running agent as if it had crashed."""
         agent = self.agents.get(agent_id)
-        if agent is None or agent.status is not Status.RUNNING:
+        if agent is None or agent.status is not ProcessStatus.RUNNING:
             return False
         self._signal(agent, signal.SIGKILL)
         return True
@@ -132,7 +132,7 @@ class Supervisor:
                 batch = kept[start : start + _LEASES_PER_PACKET]
                 self._zygote.request({"op": "keep", "until": batch}, (), lambda _: None)
         for agent in list(self.agents.values()):
-            if agent.status is Status.WAITING:
+            if agent.status is ProcessStatus.WAITING:
                 self._resume(agent)
 
     def ensure_zygote(self) -> None:
@@ -155,35 +155,35 @@ class Supervisor:
                 agent.handle.end_group()
                 self._release(agent)
             if not agent.status.ended:
-                self._settle(agent, Status.STOPPED)
+                self._settle(agent, ProcessStatus.STOPPED)
 
     # The lifecycle of an agent.
 
-    def _want_again(self, known: Agent, wanted: Wanted) -> Agent:
+    def _want_again(self, known: AgentLife, wanted: DesiredProcess) -> AgentLife:
         if wanted.fence == known.wanted.fence:
-            if known.status is Status.STOPPING:
+            if known.status is ProcessStatus.STOPPING:
                 raise Conflict(f"agent {wanted.id!r} is being stopped: start it again when it has ended")
             return known
         # A higher fence: the agent that runs here is an outdated copy. The new one begins when it has ended.
-        successor = Agent(wanted)
+        successor = AgentLife(wanted)
         self.stop(known, self._options.stop_timeout_seconds)
         if known.status.ended:
             return self._begin(successor)
         known.successor = successor
         return successor
 
-    def _begin(self, agent: Agent) -> Agent:
+    def _begin(self, agent: AgentLife) -> AgentLife:
         self.agents[agent.wanted.id] = agent
         self._launch(agent)
         return agent
 
-    def _launch(self, agent: Agent) -> None:
+    def _launch(self, agent: AgentLife) -> None:
         """Request a process from the zygote, or wait for a zygote."""
         agent.rest()
         if not agent.has_lease:  # guard: launch-under-lease
             self._lease_ended(agent, "its lease ended before its process was started")
             return
-        agent.status = Status.STARTING
+        agent.status = ProcessStatus.STARTING
         if self._zygote is None or not self._zygote.ready:
             self.ensure_zygote()
             return
@@ -210,7 +210,7 @@ class Supervisor:
             lambda reply: self._on_spawn_reply(agent, handle, reply),
         )
 
-    def _on_spawn_reply(self, agent: Agent, handle: Handle, reply: Message) -> None:
+    def _on_spawn_reply(self, agent: AgentLife, handle: Handle, reply: Message) -> None:
         if reply["kind"] == "refused":
             self._release(agent)
             refusal = NotAllowed if reply["type"] == "NotAllowed" else ProcessFailed
@@ -219,7 +219,7 @@ class Supervisor:
         handle.began(reply["pid"])
         self._by_pid[handle.pid] = agent
         self.spending.began(handle.pid)
-        if agent.status is Status.STOPPING:
+        if agent.status is ProcessStatus.STOPPING:
             # The agent was stopped before its pid was known.
             self._signal(agent, signal.SIGTERM if agent.timer else signal.SIGKILL)
         elif handle.given_up:  # guard: late-process-killed
@@ -227,7 +227,7 @@ class Supervisor:
             # its process stays, and the caller of spawn waits for ever.
             self._signal(agent, signal.SIGKILL)
 
-    def _signal(self, agent: Agent, signum: int) -> None:
+    def _signal(self, agent: AgentLife, signum: int) -> None:
         handle = agent.handle
         if handle is None or not handle.pid or self._zygote is None:
             return  # it gets the signal when its pid is known, or ends with its zygote
@@ -235,20 +235,20 @@ class Supervisor:
         request = {"op": "signal", "pid": handle.pid, "signal": int(signum), "group": group}
         self._zygote.request(request, (), lambda _: None)
 
-    def _on_ready(self, agent: Agent, info: dict[str, Any]) -> None:
-        if agent.status is not Status.STARTING or agent.handle is None or agent.handle.given_up:
+    def _on_ready(self, agent: AgentLife, info: dict[str, Any]) -> None:
+        if agent.status is not ProcessStatus.STARTING or agent.handle is None or agent.handle.given_up:
             return
         agent.rest()
-        agent.status = Status.RUNNING
+        agent.status = ProcessStatus.RUNNING
         agent.info, agent.lost = info, 0
         if agent.is_new:
             agent.created.set_result(agent.describe())
         self._notify(EventKind.READY, agent)
 
-    def _on_report(self, agent: Agent, kind: str, data: dict[str, Any]) -> None:
+    def _on_report(self, agent: AgentLife, kind: str, data: dict[str, Any]) -> None:
         self._notify(EventKind.REPORT, agent, kind, data)
 
-    def _on_ready_timeout(self, agent: Agent) -> None:
+    def _on_ready_timeout(self, agent: AgentLife) -> None:
         assert agent.handle is not None
         agent.handle.given_up = f"not ready within {self._options.ready_timeout_seconds:g} s, "
         self._signal(agent, signal.SIGKILL)
@@ -262,14 +262,14 @@ class Supervisor:
         agent.exit_code, agent.max_rss_bytes = message["code"], message["max_rss_bytes"]
         output = handle.error or (handle.output.tail() if agent.is_new or self._options.once else "")
         # guard: lease-end-no-crash
-        if message["lease_ended"] and agent.status is not Status.STOPPING and not self._options.once:
+        if message["lease_ended"] and agent.status is not ProcessStatus.STOPPING and not self._options.once:
             agent.restarts += not agent.is_new
             self._lease_ended(agent, "its lease was not renewed in time")
             return
         refusal = AgentRefused if handle.refused else ProcessFailed
         self._ended(agent, handle.given_up + how_it_ended(message["code"]), refusal, output=output)
 
-    def _release(self, agent: Agent) -> None:
+    def _release(self, agent: AgentLife) -> None:
         """Let go of a process that has ended."""
         if agent.handle is not None:
             self._by_pid.pop(agent.handle.pid, None)
@@ -278,28 +278,28 @@ class Supervisor:
             agent.handle = None
 
     def _ended(
-        self, agent: Agent, how: str, refusal: type[ProcessError] = ProcessFailed, *, output: str = ""
+        self, agent: AgentLife, how: str, refusal: type[ProcessError] = ProcessFailed, *, output: str = ""
     ) -> None:
         agent.rest()
         agent.error = f"{how}\n{output}" if output else how
-        if agent.status is Status.STOPPING:
-            self._settle(agent, Status.STOPPED)
+        if agent.status is ProcessStatus.STOPPING:
+            self._settle(agent, ProcessStatus.STOPPED)
         elif agent.is_new:
             self._give_up_creation(agent, refusal, how, output)
         elif self._options.once:
-            self._settle(agent, Status.STOPPED if agent.exit_code == 0 else Status.CRASHED)
+            self._settle(agent, ProcessStatus.STOPPED if agent.exit_code == 0 else ProcessStatus.CRASHED)
         else:
             self._crashed(agent)  # guard: exit-zero-crash
 
-    def _give_up_creation(self, agent: Agent, refusal: type[ProcessError], how: str, output: str) -> None:
+    def _give_up_creation(self, agent: AgentLife, refusal: type[ProcessError], how: str, output: str) -> None:
         message = f"agent {agent.wanted.id!r} was not created: {how}" + (f"\n{output}" if output else "")
         failed = issubclass(refusal, ProcessFailed)
         agent.created.set_exception(refusal(message, traceback=output) if failed else refusal(message))
-        self._settle(agent, Status.CRASHED)
+        self._settle(agent, ProcessStatus.CRASHED)
         if self.agents.get(agent.wanted.id) is agent:
             del self.agents[agent.wanted.id]
 
-    def _crashed(self, agent: Agent) -> None:
+    def _crashed(self, agent: AgentLife) -> None:
         now = time.monotonic()
         agent.restarted_at = self._options.restarts.recent(agent.restarted_at, now)
         delay = self._options.restarts.delay(agent.restarted_at, now)
@@ -311,36 +311,36 @@ class Supervisor:
             restart_in_seconds=delay,
         )
         if delay is None or self.closing:
-            self._settle(agent, Status.CRASHED)
+            self._settle(agent, ProcessStatus.CRASHED)
             return
-        agent.status = Status.BACKING_OFF
+        agent.status = ProcessStatus.BACKING_OFF
         agent.timer = self._loop.later(delay, lambda: self._restart(agent))
         self._notify(EventKind.EXITED, agent)
 
-    def _lease_ended(self, agent: Agent, why: str) -> None:
+    def _lease_ended(self, agent: AgentLife, why: str) -> None:
         """Keep an agent without a process until its lease is held again; a new agent is not created."""
         agent.rest()
         if agent.is_new:
             self._give_up_creation(agent, ProcessError, f"{why} ({_LEASE_CAUSES}): create it again", "")
             return
         agent.error = f"{why} ({_LEASE_CAUSES}): it is started again when the lease is renewed"
-        agent.status = Status.WAITING
+        agent.status = ProcessStatus.WAITING
         _log.warning("agent waiting for lease", agent_id=agent.wanted.id, why=why)
         self._notify(EventKind.EXITED, agent)
         self._resume(agent)
 
-    def _resume(self, agent: Agent) -> None:
+    def _resume(self, agent: AgentLife) -> None:
         """Start a waiting agent if its lease is held again: without it another host may run the agent."""
         if agent.has_lease:
             _log.info("agent restarting, lease held again", agent_id=agent.wanted.id)
             self._launch(agent)
 
-    def _restart(self, agent: Agent) -> None:
+    def _restart(self, agent: AgentLife) -> None:
         agent.restarted_at = (*agent.restarted_at, time.monotonic())
         agent.restarts += 1
         self._launch(agent)
 
-    def _settle(self, agent: Agent, status: Status) -> None:
+    def _settle(self, agent: AgentLife, status: ProcessStatus) -> None:
         """Set the final status of an agent and begin its successor."""
         agent.status = status
         if agent.is_new:
@@ -352,7 +352,7 @@ class Supervisor:
             self._begin(successor)
 
     def _notify(
-        self, kind: EventKind, agent: Agent, report: str = "", data: dict[str, Any] | None = None
+        self, kind: EventKind, agent: AgentLife, report: str = "", data: dict[str, Any] | None = None
     ) -> None:
         self._publish(ProcessEvent(kind, agent.describe(), report, data or {}))
 
@@ -373,7 +373,7 @@ class Supervisor:
         self._false_starts = 0
         settle(self.begun)
         for agent in list(self.agents.values()):
-            if agent.status is Status.STARTING and agent.handle is None:
+            if agent.status is ProcessStatus.STARTING and agent.handle is None:
                 self._launch(agent)
 
     def _on_zygote_gone(self, error: str, *, lived: bool) -> None:
@@ -405,19 +405,19 @@ class Supervisor:
         settle(self.begun, ProcessError(error))
         give_up = self._false_starts > self._options.zygote_restarts.max_restarts
         waiting = [agent for agent in self.agents.values() if agent.handle is None]
-        waiting = [agent for agent in waiting if agent.status is Status.STARTING]
+        waiting = [agent for agent in waiting if agent.status is ProcessStatus.STARTING]
         for agent in waiting:
             if agent.is_new:
                 self._give_up_creation(agent, ProcessError, error, "")
             elif give_up:
                 agent.error = error
-                self._settle(agent, Status.CRASHED)
+                self._settle(agent, ProcessStatus.CRASHED)
         if give_up:
             self._false_starts = 0  # the next spawn tries to start a zygote again
         elif any(not agent.is_new for agent in waiting):
             self._start_zygote_later(self._options.zygote_restarts.backoff(self._false_starts - 1))
 
-    def _await_end(self, agent: Agent, handle: Handle) -> None:
+    def _await_end(self, agent: AgentLife, handle: Handle) -> None:
         """Poll until a lost process has exited: two copies of an agent must never run."""
         if agent.handle is not handle:  # guard: lost-agent-once
             return  # another zygote has ended meanwhile, and this was done for it
@@ -426,8 +426,8 @@ class Supervisor:
             return
         self._release(agent)
         agent.lost += 1
-        if agent.status is Status.STOPPING:
-            self._settle(agent, Status.STOPPED)
+        if agent.status is ProcessStatus.STOPPING:
+            self._settle(agent, ProcessStatus.STOPPED)
         elif self._options.once:  # guard: attempt-begins-once
             # The attempt may have begun, even if its pid was never reported: it must not begin again.
             self._ended(agent, "its zygote ended")
@@ -436,6 +436,6 @@ class Supervisor:
         elif not self.closing:
             agent.error = "its zygote ended"
             agent.restarts += not agent.is_new
-            agent.status = Status.STARTING
+            agent.status = ProcessStatus.STARTING
             self._notify(EventKind.EXITED, agent)
             self._launch(agent)

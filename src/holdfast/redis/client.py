@@ -18,12 +18,12 @@ from holdfast.errors import ConfigError
 from holdfast.packages import version
 from holdfast.redis import library
 from holdfast.redis.connections import (
-    Client,
     Cluster,
     MasterConnection,
     MasterPool,
     Pool,
     Sentinels,
+    ServerClient,
     TcpConnection,
     UnixConnection,
 )
@@ -106,7 +106,7 @@ def connect_for_keeper(settings: RedisSettings, reply_seconds: float) -> Redis:
     )
 
 
-class Address(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True):
     """The address of Redis in ``redis.url``."""
 
     kind: str
@@ -144,7 +144,7 @@ _SETTING_OF = {
 _NODE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?")
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> ServerAddress:
     """Parse ``redis.url``; the text of its ConfigError never has the password."""
     if not url:
         raise ConfigError(
@@ -158,7 +158,7 @@ def parse(url: str) -> Address:
     login, _, hosts = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
     options = _options(parts.query)
-    address = Address(
+    address = ServerAddress(
         kind=kind,
         tls=tls,
         username=unquote(username) or options.get("username"),
@@ -236,24 +236,28 @@ def _open(settings: RedisSettings, socket_timeout: float, connections: int) -> R
             pool = _master_pool(address, {**wait, **options, **tls})
         case _:
             return _cluster(address, settings, connections, {**options}, tls)
-    return Client.from_pool(pool)
+    return ServerClient.from_pool(pool)
 
 
 def _server_pool(node: tuple[str, int], options: dict[str, Any]) -> Pool:
     return Pool(connection_class=TcpConnection, host=node[0], port=node[1], **options)
 
 
-def _master_pool(address: Address, options: dict[str, Any]) -> MasterPool:
+def _master_pool(address: ServerAddress, options: dict[str, Any]) -> MasterPool:
     login = {"username": address.sentinel_username, "password": address.sentinel_password}
     sentinel = Sentinels([])
     sentinel.sentinels = [
-        Client.from_pool(_server_pool(node, {**options, **login})) for node in address.nodes
+        ServerClient.from_pool(_server_pool(node, {**options, **login})) for node in address.nodes
     ]
     return MasterPool(address.service, sentinel, connection_class=MasterConnection, db=address.db, **options)
 
 
 def _cluster(
-    address: Address, settings: RedisSettings, connections: int, options: dict[str, Any], tls: dict[str, Any]
+    address: ServerAddress,
+    settings: RedisSettings,
+    connections: int,
+    options: dict[str, Any],
+    tls: dict[str, Any],
 ) -> Cluster:
     return Cluster(
         limit=connections,

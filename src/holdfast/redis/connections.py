@@ -185,7 +185,7 @@ class UnixConnection(_Hardened, UnixDomainSocketConnection):
             self._reader, self._writer = await asyncio.open_unix_connection(path=self.path)
 
 
-class Client(Redis):
+class ServerClient(Redis):
     """A client of one server, which sends a command once: redis-py wraps every call into its retries."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.config import BreakerSettings
 
 
-class State(enum.StrEnum):
+class BreakerState(enum.StrEnum):
     """Whether calls are made.
 
     ::
@@ -36,7 +36,7 @@ class State(enum.StrEnum):
     @property
     def level(self) -> int:
         """The value of gauges: 0 is closed, 1 half open, 2 open."""
-        return (State.CLOSED, State.HALF_OPEN, State.OPEN).index(self)
+        return (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN).index(self)
 
 
 class Breaker:
@@ -81,16 +81,16 @@ class Breaker:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """The state now; reading it changes nothing."""
         if self._opened_at is None:
-            return State.CLOSED
-        return State.HALF_OPEN if self._cooldown_left() <= 0 else State.OPEN
+            return BreakerState.CLOSED
+        return BreakerState.HALF_OPEN if self._cooldown_left() <= 0 else BreakerState.OPEN
 
     @property
     def retry_after(self) -> float:
         """Seconds until a call may be made; 0 if one may be made now."""
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             return self._cooldown_left()
         return 0.0 if self._admits() else self._settings.cooldown_seconds
 
@@ -107,7 +107,7 @@ class Breaker:
     def end_cooldown(self) -> None:
         """Allow probes at once, if the breaker is open: the caller has received an answer of the server."""
         self._give_up_silent_probes()
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             self._opened_at = self._clock() - self._settings.cooldown_seconds
 
     @contextlib.contextmanager
@@ -138,11 +138,11 @@ class Breaker:
 
     def _admits(self) -> bool:
         match self.state:
-            case State.CLOSED:
+            case BreakerState.CLOSED:
                 return True
-            case State.OPEN:
+            case BreakerState.OPEN:
                 return False
-            case State.HALF_OPEN:
+            case BreakerState.HALF_OPEN:
                 silent = self._last_opened() != self._opened_at  # guard: breaker-look-no-probe
                 return silent or self._probing < self._settings.half_open_probes
 

@@ -86,7 +86,7 @@ class Activity(msgspec.Struct, frozen=True):
     """Of the longest running attempt, since its start."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class RunPage(msgspec.Struct, frozen=True):
     """One page of runs, newest first, and the cursor of the next page; empty after the last page."""
 
     runs: list[Run]
@@ -158,7 +158,7 @@ class Partition:
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
-    ) -> Page:
+    ) -> RunPage:
         """Read runs without input and result, newest first; ``cursor`` is the one of the page before.
 
         One call reads a bounded number of runs, so a page may be short, or empty, and yet not be the last.
@@ -185,10 +185,10 @@ class Partition:
                 if row is not None and status in {None, row.status} and agent in {"", row.agent}:
                     runs.append(row)
                 if len(runs) == limit:
-                    return Page(runs, f"{top}.{skip}")
+                    return RunPage(runs, f"{top}.{skip}")
             if len(ids) < _LIST_PAGE:
-                return Page(runs)
-        return Page(runs, f"{top}.{skip}")
+                return RunPage(runs)
+        return RunPage(runs, f"{top}.{skip}")
 
     async def _rows(self, ids: Sequence[str]) -> Sequence[Run | None]:
         if not ids:

@@ -23,8 +23,8 @@ from holdfast.runs.partition import (
     Activity,
     Depth,
     Gate,
-    Page,
     Partition,
+    RunPage,
     partition_activities,
     partition_depths,
 )
@@ -284,7 +284,7 @@ class RunQueue:
 
     async def list(
         self, *, status: Status | None = None, agent: str = "", limit: int = 50, cursor: str = ""
-    ) -> Page:
+    ) -> RunPage:
         """Read runs without input and result, newest first; ``cursor`` is the one of the page before.
 
         One call reads a bounded number of runs, so a page may be short, or empty, and yet not be the last.
@@ -302,7 +302,9 @@ class RunQueue:
 
         sources = {str(number): source(partition) for number, partition in enumerate(partitions)}
         places = read_cursor(cursor, tuple(sources))
-        return Page(await merged(sources, places, limit, lambda run: run.submitted_at), write_cursor(places))
+        return RunPage(
+            await merged(sources, places, limit, lambda run: run.submitted_at), write_cursor(places)
+        )
 
     async def depth(self) -> Depth:
         """Read how much work there is, in one call."""

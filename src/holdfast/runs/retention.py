@@ -32,7 +32,7 @@ _TRIM_PAGE = 1000
 _log = get_logger(__name__)
 
 
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionPass(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one pass, or of a dry run; ``whole`` is False if the pass stopped at its limit."""
 
     left: int = 0
@@ -67,7 +67,7 @@ class Retention:
         self._restore_keys = [*keys.lanes, keys.delayed, keys.run_prefix, keys.ended, keys.limits]
         self._restore_head: list[Any] = [settings.group, int(ttl_seconds * 1000), self._retention_ms]
 
-    async def run_once(self, *, dry_run: bool = False) -> Swept:
+    async def run_once(self, *, dry_run: bool = False) -> RetentionPass:
         """Sweep once; ``dry_run`` changes nothing and returns what would be done."""
         walk = _Walk()
         left = await self._expiry.run_once(dry_run=dry_run)
@@ -76,7 +76,7 @@ class Retention:
         if not dry_run:
             await self._forget_letters()
         trimmed, trimmed_all = await self._trim(dry_run=dry_run)
-        swept = Swept(
+        swept = RetentionPass(
             left=left,
             forgotten=walk.forgotten,
             trimmed=trimmed,
@@ -151,7 +151,7 @@ class Retention:
                 return trimmed, False
         return trimmed, True
 
-    def _report(self, swept: Swept) -> None:
+    def _report(self, swept: RetentionPass) -> None:
         name = self._queue.name
         if not swept.dry_run:
             self._metrics.retention_removed.labels(name, "index").inc(swept.forgotten)

@@ -90,9 +90,9 @@ class Watches:
     """Watches the queues of all listeners while ``run`` runs."""
 
     def __init__(self, redis: Redis, settings: RedisSettings, asker: Asker, *, poll_seconds: float) -> None:
-        self._new_watch = partial(Watch, redis, settings, asker, poll_seconds=poll_seconds)
+        self._new_watch = partial(QueueWatch, redis, settings, asker, poll_seconds=poll_seconds)
         self._is_cluster = isinstance(redis, Cluster)
-        self._watches: dict[Queues, Watch] = {}
+        self._watches: dict[Queues, QueueWatch] = {}
         self._begun: asyncio.Queue[Queues] = asyncio.Queue()
         self._leaving = False
 
@@ -116,7 +116,7 @@ class Watches:
             while True:
                 group.create_task(self._serve(await self._begun.get()))
 
-    def _watch_of(self, trigger: Trigger) -> Watch:
+    def _watch_of(self, trigger: Trigger) -> QueueWatch:
         """Return the watch of a trigger's queues: on a single server one watch has all queues."""
         queues = trigger.queues if self._is_cluster else ()  # guard: cluster-watch-per-trigger
         watch = self._watches.get(queues)
@@ -132,7 +132,7 @@ class Watches:
         del self._watches[queues]
 
 
-class Watch:
+class QueueWatch:
     """Watches the queues of its listeners, all on one connection."""
 
     def __init__(self, redis: Redis, settings: RedisSettings, asker: Asker, *, poll_seconds: float) -> None:

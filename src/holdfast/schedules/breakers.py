@@ -11,7 +11,7 @@ from holdfast.config import BreakerSettings
 from holdfast.redis.breaker import AWAY, UNWRITABLE, breaker_for_redis
 from holdfast.redis.client import TROUBLE, unavailable
 from holdfast.redis.command import command
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Breakers:
     def log_changes(self) -> None:
         """Log each breaker that has opened or closed; half open is in between, and not logged."""
         for name, breaker in self.by_name.items():
-            closed = breaker.state is State.CLOSED
+            closed = breaker.state is BreakerState.CLOSED
             if closed is self._closed[name]:
                 continue
             self._closed[name] = closed
@@ -83,7 +83,9 @@ class Breakers:
         """While Redis is away or takes no writes, probe it every moment: a cooldown ends when it is back."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
-            away = [one for one in self.by_name.values() if one.state is State.OPEN and _may_be_back(one)]
+            away = [
+                one for one in self.by_name.values() if one.state is BreakerState.OPEN and _may_be_back(one)
+            ]
             if away and await self.takes_writes():
                 for breaker in away:
                     breaker.end_cooldown()  # guard: cooldown-ends-with-outage

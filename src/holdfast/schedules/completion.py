@@ -20,7 +20,7 @@ from holdfast.errors import RedisUnavailable
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.outages import redis_outages
 from holdfast.redis.scripts import load
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.schedules.cadence import INTERRUPTED, Next, next_run
 from holdfast.schedules.fire_times import count
 from holdfast.schedules.history import fault_of, past_turn
@@ -238,7 +238,7 @@ class CompletionQueue:
 
     async def try_again(self) -> None:
         """Try once more to send each that failed; an open breaker uses up no try."""
-        if self._breaker.state is State.OPEN:
+        if self._breaker.state is BreakerState.OPEN:
             return
         # An end that failed within this cycle waits for the next: at once would use up a try for nothing.
         latest = asyncio.get_running_loop().time() - self._cycle_seconds

@@ -39,7 +39,7 @@ class Reclaimed(msgspec.Struct, frozen=True):
     """Nobody defines it any more, so it was not planned again."""
 
 
-class Swept(msgspec.Struct, frozen=True):
+class OrphanSweep(msgspec.Struct, frozen=True):
     """What a sweep looked at and put right; ``whole`` is False if its budget ended it before the end."""
 
     looked_at: int
@@ -87,7 +87,7 @@ class Orphans:
             for i in range(0, len(reply), 3)
         ]
 
-    async def sweep(self, *, budget_seconds: float = 0.0) -> Swept:
+    async def sweep(self, *, budget_seconds: float = 0.0) -> OrphanSweep:
         """Look at both sets until their end or until the budget is used up (0 = no limit), a page at least.
 
         A pass goes on where the last one ended early. The position is in Redis: the tail of a long set is
@@ -104,4 +104,4 @@ class Orphans:
             looked_at += seen
             which = text(following)
             if not which or self._monotonic() >= ends:
-                return Swept(looked_at, dict(found), whole=not which)
+                return OrphanSweep(looked_at, dict(found), whole=not which)

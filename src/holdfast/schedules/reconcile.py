@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config import SchedulerSettings
-    from holdfast.schedules.registry import Registration, Registry, Standing
+    from holdfast.schedules.registry import DefinitionsVersion, Registration, Registry
     from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.sql_sync import SqlSync
 
@@ -47,8 +47,8 @@ class Reconcile:
         self._sql_sync = sql_sync
         self._jitter = settings.jitter.initial_registration_seconds
         self._budget = settings.reconcile.run_budget_ms / 1000 or float("inf")
-        self._seen: Standing | None = None
-        self._found: Standing | None = None
+        self._seen: DefinitionsVersion | None = None
+        self._found: DefinitionsVersion | None = None
         self._at = 0
         self._cursor = "0"
         """Where the repopulation goes on; "0" at its beginning."""

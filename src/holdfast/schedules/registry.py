@@ -105,7 +105,7 @@ class Missing(msgspec.Struct, frozen=True):
     spec: bytes
 
 
-class Counts(msgspec.Struct, frozen=True):
+class ScheduleCounts(msgspec.Struct, frozen=True):
     """How many schedules are in each state; ``earliest`` is the next turn of all."""
 
     now: float
@@ -118,7 +118,7 @@ class Counts(msgspec.Struct, frozen=True):
     """Of a sample of those that run, how many also wait: none, unless keys were changed from outside."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class DefinitionsVersion(msgspec.Struct, frozen=True):
     """A value that differs after a definition or a pause has changed, or Redis has lost some."""
 
     changes: str
@@ -300,21 +300,21 @@ class Registry:
             found += [start + int(at) for at in await _DIFFERING(self._redis, [self._keys.definitions], args)]
         return found
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> DefinitionsVersion:
         """Read the value that differs once anything has changed."""
         keys = self._keys
         changes, registered, discarded = await _STANDING(
             self._redis, [keys.changes, keys.definitions, keys.record_prefix], []
         )
         self._discarded(discarded)
-        return Standing(text(changes), int(registered))
+        return DefinitionsVersion(text(changes), int(registered))
 
-    async def count(self) -> Counts:
+    async def count(self) -> ScheduleCounts:
         """Count the schedules in each state, now."""
         keys = self._keys
         reply = await _COUNTS(self._redis, [keys.waiting, keys.working, keys.definitions], [_SAMPLE])
         now, registered, waiting, working, due, earliest, overlapping = reply
-        return Counts(
+        return ScheduleCounts(
             float(text(now)), registered, waiting, working, due, seconds(earliest), overlapping=overlapping
         )
 

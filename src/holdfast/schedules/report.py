@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import RedisSettings
     from holdfast.schedules.acquisition import Accept
-    from holdfast.schedules.registry import Counts, Registry, Standing
+    from holdfast.schedules.registry import DefinitionsVersion, Registry, ScheduleCounts
     from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.scheduler import Scheduler
     from holdfast.schedules.upkeep import Upkeep
@@ -116,7 +116,7 @@ class Report:
             )
         )
 
-    async def _backlog(self, counts: Counts) -> Backlog:
+    async def _backlog(self, counts: ScheduleCounts) -> Backlog:
         """Count what waits for this scheduler; names matter only to one that leaves some to others."""
         if not self._scheduler.chooses and not self._definitions.lacks_agents:
             return everything(counts)
@@ -231,7 +231,7 @@ class KnownSchedules:
     def __init__(self, registry: Registry, agents: Collection[str]) -> None:
         self._registry = registry
         self._agents = agents
-        self._standing: Standing | None = None
+        self._standing: DefinitionsVersion | None = None
         self.known: dict[str, Known] = {}
         self._shortest: tuple[object, object, float | None] | None = None
 
@@ -310,13 +310,13 @@ class Backlog(msgspec.Struct, frozen=True):
     """Those that are due and whose agent this app lacks, with the agent."""
 
 
-def everything(counts: Counts) -> Backlog:
+def everything(counts: ScheduleCounts) -> Backlog:
     """Return the backlog of a scheduler that runs all that is due."""
     return Backlog(counts.due, 0, counts.earliest)
 
 
 async def backlog_of(
-    registry: Registry, counts: Counts, accepts: Accept, definitions: KnownSchedules
+    registry: Registry, counts: ScheduleCounts, accepts: Accept, definitions: KnownSchedules
 ) -> Backlog:
     """Look for those that are run here, page by page, through all that are due."""
     due = elsewhere = 0

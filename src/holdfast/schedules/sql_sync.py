@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.schedules.entries import Entries
-    from holdfast.schedules.registry import Registration, Registry, Standing
+    from holdfast.schedules.registry import DefinitionsVersion, Registration, Registry
     from holdfast.store.schedules import SchedulesHead
     from holdfast.store.store import Store
 
@@ -115,7 +115,7 @@ def adopted(entry: Entry, row: StoredSchedule | None) -> StoredSchedule | None:
 class _Pass:
     """One comparison, and how far it has come."""
 
-    found: tuple[SchedulesHead, Standing]
+    found: tuple[SchedulesHead, DefinitionsVersion]
     whole: bool
     since: float = 0.0
     after: str = ""
@@ -140,7 +140,7 @@ class SqlSync:
         self._store = store
         self._space = space
         self._jitter = jitter_seconds
-        self._seen: tuple[SchedulesHead, Standing] | None = None
+        self._seen: tuple[SchedulesHead, DefinitionsVersion] | None = None
         self._current: _Pass | None = None
         self._passes = 0
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.agents.app import App
     from holdfast.agents.memory import Memory
     from holdfast.agents.spec import AgentSpec
-    from holdfast.processes.control import Control
+    from holdfast.processes.control import ChildControl
 
 _log = logs.get_logger(__name__)
 _FLUSH_SECONDS = 1.0
@@ -95,15 +95,17 @@ def prepare(document: str) -> None:
     traces.import_sdk()
     loop_factory(surroundings.settings)
     msgspec.convert({"info": _EXAMPLE, "queue": "", "kept_as": "", "owner": ""}, Task)
-    msgspec.json.decode(msgspec.json.encode(outcome_codec.answer(Lost(), 0)), type=outcome_codec.Answer)
+    msgspec.json.decode(
+        msgspec.json.encode(outcome_codec.answer(Lost(), 0)), type=outcome_codec.OutcomeMessage
+    )
 
 
-def probe(_: Any, control: Control) -> None:
+def probe(_: Any, control: ChildControl) -> None:
     """Report ready, as proof that the zygote can fork."""
     control.ready()
 
 
-def run(payload: dict[str, Any], control: Control) -> None:
+def run(payload: dict[str, Any], control: ChildControl) -> None:
     """Call an agent once, and report its outcome."""
     known = _known[0]
     settings = known.surroundings.settings
@@ -121,7 +123,7 @@ def run(payload: dict[str, Any], control: Control) -> None:
 
 class _Attempt:
     def __init__(
-        self, settings: Settings, metrics: Metrics, spec: AgentSpec, task: Task, control: Control
+        self, settings: Settings, metrics: Metrics, spec: AgentSpec, task: Task, control: ChildControl
     ) -> None:
         self._settings = settings
         self._metrics = metrics

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.config import HostSettings, Settings
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
     from holdfast.processes.options import ProcessOptions
     from holdfast.redis.client import Redis
 
@@ -40,7 +40,7 @@ def process_options(settings: Settings, app: str = "", *, pass_settings: bool = 
     return options_of(settings.hosts, ENTRIES, preload=("holdfast.services.resident",), prepare=prepare)
 
 
-def engine_of(settings: Settings, redis: Redis, app: str = "") -> Engine:
+def engine_of(settings: Settings, redis: Redis, app: str = "") -> HostEngine:
     """Return the engine of the settings; a local one runs the residents of ``app``. The caller closes it."""
     # A program's settings need not be in its environment: they are passed to its agents.
     options = process_options(settings, app, pass_settings=True)

@@ -23,7 +23,7 @@ from holdfast.redis.outages import redis_outages
 from holdfast.runs.archive import Archive, Filed
 from holdfast.runs.cleanup import Cleaned, Cleanup
 from holdfast.runs.queue import COUNT_SECONDS
-from holdfast.runs.retention import Retention, Swept
+from holdfast.runs.retention import Retention, RetentionPass
 from holdfast.scaling.depth import need_of
 from holdfast.services.connections import Connections
 from holdfast.services.heartbeat import Heartbeat
@@ -55,12 +55,12 @@ _LONGEST_WAIT_SECONDS = 365 * 86400.0
 _log = get_logger(__name__)
 
 
-class Upkeep(msgspec.Struct, frozen=True):
+class QueueUpkeep(msgspec.Struct, frozen=True):
     """The results for one queue; None while another janitor has its lease."""
 
     queue: str
     cleaned: Cleaned | None
-    swept: Swept | None
+    swept: RetentionPass | None
 
 
 class PartitionUpkeep:
@@ -100,7 +100,7 @@ class Duty:
 
     partition: PartitionUpkeep
     what: str
-    perform: Callable[..., Awaitable[Cleaned | Swept | Filed]]
+    perform: Callable[..., Awaitable[Cleaned | RetentionPass | Filed]]
     every_seconds: float
     is_needed: Callable[[], Awaitable[bool]] | None = None
     """Whether there is anything to do; a pass that is not needed takes no lease."""
@@ -162,7 +162,7 @@ class Janitor:
                 await self._heartbeat.leave()
                 await self._close()
 
-    async def run_once(self, *, dry_run: bool = False) -> list[Upkeep]:
+    async def run_once(self, *, dry_run: bool = False) -> list[QueueUpkeep]:
         """Run every duty once, now; a dry run only reads, so it needs no lease."""
         try:
             for queue in self._queues:
@@ -178,15 +178,17 @@ class Janitor:
         if self._pods is not None:
             await self._pods.close()
 
-    async def _once(self, partition: PartitionUpkeep, keeper: Keeper, *, dry_run: bool) -> Upkeep:
-        async def all_duties() -> Upkeep:
+    async def _once(self, partition: PartitionUpkeep, keeper: Keeper, *, dry_run: bool) -> QueueUpkeep:
+        async def all_duties() -> QueueUpkeep:
             cleaned = await partition.cleanup.run_once(dry_run=dry_run)
-            return Upkeep(partition.queue.name, cleaned, await partition.retention.run_once(dry_run=dry_run))
+            return QueueUpkeep(
+                partition.queue.name, cleaned, await partition.retention.run_once(dry_run=dry_run)
+            )
 
         if dry_run:
             return await all_duties()
         done = await partition.leader_task.perform(keeper, all_duties)
-        return done or Upkeep(partition.queue.name, None, None)
+        return done or QueueUpkeep(partition.queue.name, None, None)
 
     def _keeper(self) -> Keeper:
         """Return a keeper that renews often enough for both leaderships: cleanup, and the watch of pods."""
@@ -298,7 +300,7 @@ class Janitor:
         duty.outages.answered()
         if isinstance(done, Cleaned):
             return not done.leaving
-        return not isinstance(done, Swept | Filed) or (done.whole and not getattr(done, "young", 0))
+        return not isinstance(done, RetentionPass | Filed) or (done.whole and not getattr(done, "young", 0))
 
     async def _keep_store(self) -> None:
         """Remove old rows from the store; any number of janitors may do it."""

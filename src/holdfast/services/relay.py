@@ -16,7 +16,7 @@ import uvloop
 from holdfast.events.relay.delivery import Delivery, SinkResources
 from holdfast.events.relay.fan_out import FanOut
 from holdfast.events.relay.leases import EntryLeases
-from holdfast.events.relay.loop import DeliverySlots, LoopControl, Wakeup
+from holdfast.events.relay.loop import DeliverySlots, LoopControl, LoopWakeup
 from holdfast.events.relay.notifications import Notifications
 from holdfast.events.relay.outbox import Outbox
 from holdfast.events.relay.retry import RetryPolicy
@@ -147,7 +147,7 @@ class Relay:
     ) -> Generator[Coroutine[None, None, None]]:
         """Return a partition's fan-out and its deliveries to each sink; notifications wake all of them."""
         runs, leases = RunFactsCache(queue, outbox), EntryLeases(outbox, self.name, keeper)
-        wakeups = tuple(Wakeup() for _ in sinks)
+        wakeups = tuple(LoopWakeup() for _ in sinks)
         fan_out = FanOut(outbox, runs, self._loops, self._metrics, wakeups)
         self._notifications.add(outbox.channel, fan_out.notify, (fan_out.wakeup, *wakeups))
         yield fan_out.run()

@@ -32,7 +32,7 @@ from holdfast.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from holdfast.agents.resident import ResidentSpec
-    from holdfast.processes.control import Control
+    from holdfast.processes.control import ChildControl
 
 APP: Final = "app"
 """The label by which a host sends its children the path of its app."""
@@ -73,7 +73,7 @@ def configure(document: str) -> None:
     _settings[:] = [msgspec.json.decode(document, type=Settings)]
 
 
-def run(payload: dict[str, Any], control: Control) -> None:
+def run(payload: dict[str, Any], control: ChildControl) -> None:
     """Run a resident until it is asked to stop."""
     settings = _settings[0] if _settings else load().settings
     logs.configure(msgspec.structs.replace(settings.log, format="json"))
@@ -101,7 +101,7 @@ def _known(name: str, reference: str) -> ResidentSpec:
 
 
 async def _live(
-    settings: Settings, known: ResidentSpec, arguments: tuple[Any, ...], control: Control
+    settings: Settings, known: ResidentSpec, arguments: tuple[Any, ...], control: ChildControl
 ) -> None:
     resident: Any = known.make(*arguments)
     await _maybe(resident, "start")
@@ -143,7 +143,7 @@ async def _live(
     await _maybe(resident, "stop")
 
 
-async def _disowned(settings: Settings, control: Control) -> None:
+async def _disowned(settings: Settings, control: ChildControl) -> None:
     """Return when a later copy of this resident was placed: a hung host would never report it."""
     every = min(settings.hosts.ttl_seconds / 6, _POLL_SECONDS)
     async with contextlib.aclosing(connect(settings.redis)) as redis:
@@ -157,7 +157,7 @@ async def _disowned(settings: Settings, control: Control) -> None:
                     return
 
 
-def _tuning(agent_id: str, control: Control) -> WorkerTuning:
+def _tuning(agent_id: str, control: ChildControl) -> WorkerTuning:
     """Return the tuning for a mailbox: it needs little upkeep, and earlier copies are dead or disowned.
 
     The reader may act only while its host keeps its lease: the next copy takes over its messages at once.
@@ -189,7 +189,7 @@ def _own(settings: Settings, agent_id: str, fence: int) -> Settings:
     return msgspec.structs.replace(settings, worker=worker, metrics=metrics, queues=queues)
 
 
-async def _report_health(resident: Any, every: float, control: Control) -> None:
+async def _report_health(resident: Any, every: float, control: ChildControl) -> None:
     """Report the health of the resident to the host; without health() it is well while it runs."""
     while every > 0:
         try:

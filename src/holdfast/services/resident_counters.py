@@ -15,7 +15,7 @@ from holdfast.hosts.host_metrics import MESSAGES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.processes.control import Control
+    from holdfast.processes.control import ChildControl
     from holdfast.telemetry.metrics import Metrics
 
 _EVERY_SECONDS: Final = 5.0
@@ -24,7 +24,7 @@ _EVERY_SECONDS: Final = 5.0
 class CounterDeltas:
     """Reports the counter deltas of one worker to its host."""
 
-    def __init__(self, metrics: Metrics, control: Control) -> None:
+    def __init__(self, metrics: Metrics, control: ChildControl) -> None:
         self._metrics = metrics
         self._control = control
         self._reported: collections.Counter[str] = collections.Counter()

@@ -17,7 +17,7 @@ from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.redis.command import command
 from holdfast.redis.members import Member, Members, OwnRecord
 from holdfast.redis.outages import redis_outages
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.schedules.context import SchedulerContext
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.periodic import PeriodicTask
@@ -309,7 +309,9 @@ def _turn_of(task: str) -> dict[str, str]:
 
 def _not_closed(breakers: Mapping[str, Breaker]) -> str:
     """Return the breakers that keep a scheduler from acquiring, for its record."""
-    return ",".join(f"{name}={one.state}" for name, one in breakers.items() if one.state is not State.CLOSED)
+    return ",".join(
+        f"{name}={one.state}" for name, one in breakers.items() if one.state is not BreakerState.CLOSED
+    )
 
 
 def _threads_left() -> bool:

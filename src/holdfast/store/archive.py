@@ -45,7 +45,7 @@ class ArchivePage(msgspec.Struct, frozen=True):
     cursor: str
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A filter of archived runs; an empty field or 0 matches all."""
 
     queue: str = ""
@@ -106,7 +106,7 @@ def find(run_id: str, tenant: str = "", queue: str = "") -> Operation[ArchivedRu
     return _read(found.rows[0]) if found.rows else None
 
 
-def select(wanted: Wanted) -> Operation[ArchivePage]:
+def select(wanted: ArchiveQuery) -> Operation[ArchivePage]:
     """Return a page of archived runs, newest first."""
     where, values = _conditions(wanted)
     values["most"] = wanted.limit + 1
@@ -117,7 +117,7 @@ def select(wanted: Wanted) -> Operation[ArchivePage]:
     return ArchivePage(runs, _cursor(runs[-1].finished_at, rows[-1][0]) if more else "")
 
 
-def _conditions(wanted: Wanted) -> tuple[list[str], dict[str, Any]]:
+def _conditions(wanted: ArchiveQuery) -> tuple[list[str], dict[str, Any]]:
     where, values = ["1 = 1"], dict[str, Any]()
     for field in ("queue", "status", "agent", "thread_id", "tenant"):
         if value := getattr(wanted, field):

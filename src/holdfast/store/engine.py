@@ -28,14 +28,14 @@ class Statement(msgspec.Struct, frozen=True):
     many: Sequence[Mapping[str, Any]] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """The rows that a statement returned, and how many it changed."""
 
     rows: Sequence[Sequence[Any]]
     count: int
 
 
-Operation: TypeAlias = "Generator[Statement, Answer, T]"
+Operation: TypeAlias = "Generator[Statement, QueryResult, T]"
 Kind: TypeAlias = Literal["sqlite", "postgresql"]
 
 
@@ -55,7 +55,7 @@ def _is_outage(exc: BaseException) -> bool:
     return isinstance(exc, StoreUnavailable)
 
 
-class Engine(Protocol):
+class DatabaseEngine(Protocol):
     """A database that runs operations."""
 
     kind: Kind

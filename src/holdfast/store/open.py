@@ -10,7 +10,7 @@ from holdfast.store.store import Store
 
 if TYPE_CHECKING:
     from holdfast.config import DatabaseSettings
-    from holdfast.store.engine import Engine
+    from holdfast.store.engine import DatabaseEngine
 
 
 async def open_store(settings: DatabaseSettings, *, migrate: bool = False) -> Store:
@@ -37,7 +37,7 @@ async def migrate_store(settings: DatabaseSettings) -> list[str]:
         await engine.aclose()
 
 
-async def _open(settings: DatabaseSettings) -> tuple[Engine, list[str]]:
+async def _open(settings: DatabaseSettings) -> tuple[DatabaseEngine, list[str]]:
     """Return the engine, and the migrations that opening it has applied."""
     if not settings.url:
         sqlite = SqliteEngine(settings.path, timeout_seconds=settings.timeout_seconds)

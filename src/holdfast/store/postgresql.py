@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool
 from holdfast.errors import ConfigError, InputError, StoreUnavailable
 from holdfast.redaction import redact, redact_url
 from holdfast.store.dialect import POSTGRESQL
-from holdfast.store.engine import Answer, Away
+from holdfast.store.engine import Away, QueryResult
 from holdfast.store.migrate import APPLIED, CREATE_TABLE, NOTE, missing
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ async def _drive(operation: Operation[T], connection: _Connection) -> T:
                 else:
                     await cursor.execute(sql, statement.values, binary=None)
                 rows = await cursor.fetchall() if cursor.description else []
-                statement = operation.send(Answer(rows, cursor.rowcount))
+                statement = operation.send(QueryResult(rows, cursor.rowcount))
     except StopIteration as stop:
         return stop.value
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import ConfigError, PayloadTooLarge, StoreUnavailable
 from holdfast.store.dialect import SQLITE
-from holdfast.store.engine import Answer, Away
+from holdfast.store.engine import Away, QueryResult
 from holdfast.store.migrate import APPLIED, CREATE_TABLE, NOTE, missing
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _drive(operation: Operation[T], connection: sqlite3.Connection) -> T:
             else:
                 cursor = connection.execute(sql, statement.values)
             # The cursor's own count is -1 for an INSERT that begins with WITH.
-            statement = operation.send(Answer(cursor.fetchall(), connection.total_changes - before))
+            statement = operation.send(QueryResult(cursor.fetchall(), connection.total_changes - before))
     except StopIteration as stop:
         return stop.value
 

@@ -12,7 +12,7 @@ from holdfast.config.queues import partition_name
 from holdfast.errors import ConfigError
 from holdfast.reliability.backoff import backoff_seconds
 from holdfast.store import archive, retention, schedules
-from holdfast.store.archive import ArchivedRun, ArchivePage, Wanted
+from holdfast.store.archive import ArchivedRun, ArchivePage, ArchiveQuery
 from holdfast.store.engine import Away, Statement, database_outages
 from holdfast.store.fences import Holder
 from holdfast.store.memory import StoredMemory
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from holdfast.store.engine import Engine, Kind, Operation
+    from holdfast.store.engine import DatabaseEngine, Kind, Operation
     from holdfast.store.retention import Pruned
     from holdfast.store.schedules import SchedulesHead, StoredSchedule
 
@@ -39,7 +39,7 @@ _TABLES = ("fences", "steps", "state", "archive", "checkpoints", "checkpoint_wri
 class Store:
     """One database, opened by :func:`holdfast.store.open.open_store`; close it, or use ``async with``."""
 
-    def __init__(self, engine: Engine, *, timeout_seconds: float) -> None:
+    def __init__(self, engine: DatabaseEngine, *, timeout_seconds: float) -> None:
         self._engine = engine
         self._timeout = timeout_seconds
         self._outages = database_outages(
@@ -140,7 +140,7 @@ class Store:
         cursor: str = "",
     ) -> ArchivePage:
         """List finished runs without input and result, the last to finish first; ``until`` is exclusive."""
-        wanted = Wanted(
+        wanted = ArchiveQuery(
             queue=queue,
             status=status,
             agent=agent,

@@ -31,7 +31,7 @@ PLAIN_TEXT = "text/plain; charset=utf-8"
 CLIENT_TIMEOUT_SECONDS = 5.0
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """The response of a path."""
 
     status: HTTPStatus
@@ -83,35 +83,37 @@ class Exporter:
         server.server_close()
         thread.join()
 
-    def answer(self, path: str, accept: str = "") -> Answer:
+    def answer(self, path: str, accept: str = "") -> HttpAnswer:
         """Answer a path, as the handler does."""
         match path.partition("?")[0]:
             case "/metrics":
                 return self._answer_metrics(accept)
             case "/healthz":
-                return Answer(HTTPStatus.OK, PLAIN_TEXT, b"ok\n")
+                return HttpAnswer(HTTPStatus.OK, PLAIN_TEXT, b"ok\n")
             case "/readyz":
                 return self._answer_ready()
             case _:
-                return Answer(HTTPStatus.NOT_FOUND, PLAIN_TEXT, b"try /metrics, /healthz or /readyz\n")
+                return HttpAnswer(HTTPStatus.NOT_FOUND, PLAIN_TEXT, b"try /metrics, /healthz or /readyz\n")
 
-    def _answer_metrics(self, accept: str) -> Answer:
+    def _answer_metrics(self, accept: str) -> HttpAnswer:
         try:
             encode, content_type = choose_encoder(accept)
-            return Answer(HTTPStatus.OK, content_type, encode(self._metrics.registry))
+            return HttpAnswer(HTTPStatus.OK, content_type, encode(self._metrics.registry))
         except Exception:
             self._log.exception("metrics not collected")
-            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN_TEXT, b"collecting failed; see the log\n")
+            return HttpAnswer(
+                HTTPStatus.INTERNAL_SERVER_ERROR, PLAIN_TEXT, b"collecting failed; see the log\n"
+            )
 
-    def _answer_ready(self) -> Answer:
+    def _answer_ready(self) -> HttpAnswer:
         try:
             ready = self._ready()
         except Exception:
             self._log.exception("readiness check failed")
             ready = False
         if ready:
-            return Answer(HTTPStatus.OK, PLAIN_TEXT, b"ready\n")
-        return Answer(HTTPStatus.SERVICE_UNAVAILABLE, PLAIN_TEXT, b"not ready\n")
+            return HttpAnswer(HTTPStatus.OK, PLAIN_TEXT, b"ready\n")
+        return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, PLAIN_TEXT, b"not ready\n")
 
     def _bind(self) -> _Server:
         host, port = self._settings.host, self._settings.port
@@ -129,7 +131,7 @@ class _Server(ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, answer: Callable[[str, str], Answer]) -> None:
+    def __init__(self, host: str, port: int, answer: Callable[[str, str], HttpAnswer]) -> None:
         self.answer = answer
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)

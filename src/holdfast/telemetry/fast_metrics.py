@@ -46,7 +46,7 @@ class Tally:
         self.total += value
 
 
-class Counts(Collector):
+class FastCounter(Collector):
     """A counter metric made of :class:`Count` children."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:

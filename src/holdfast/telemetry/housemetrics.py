@@ -9,7 +9,7 @@ from holdfast.telemetry.metric_types import SECONDS, counter, counts, gauge, his
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
-    from holdfast.telemetry.fast_metrics import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import FastCounter, Tallies
 
 
 class RedisMetrics:
@@ -50,7 +50,7 @@ class UpkeepMetrics:
 class RelayMetrics:
     """The metrics of the delivery of events."""
 
-    relay_delivered: Counts = counts("Events that a receiver has accepted.", "queue", "sink")
+    relay_delivered: FastCounter = counts("Events that a receiver has accepted.", "queue", "sink")
     relay_failures: Counter = counter(
         "Deliveries that failed; kind is the cause: status, rejected (3xx, 401, 403, 404, …), timeout, "
         "connection, address, breaker, sink.",
@@ -76,7 +76,7 @@ class RelayMetrics:
 class HttpMetrics:
     """The metrics of the API."""
 
-    http_requests: Counts = counts("Requests answered by the API; kind is the route.", "kind", "status")
+    http_requests: FastCounter = counts("Requests answered by the API; kind is the route.", "kind", "status")
     http_request_seconds: Tallies = tallies(
         "Time from a request to the end of its answer; kind is the route.", "kind", buckets=SECONDS
     )

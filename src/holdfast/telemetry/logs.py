@@ -66,7 +66,7 @@ class speaking_of:  # noqa: N801  used like a function; a generator would be slo
         run_context.reset(self._token)
 
 
-class Sink:
+class LogOutput:
     """The output of log lines; a closed or broken stream loses lines, but ends no run."""
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -86,7 +86,7 @@ class Sink:
 class Bridge(logging.Handler):
     """Sends log records of other libraries through the same steps to the same sink."""
 
-    def __init__(self, steps: list[Processor], sink: Sink) -> None:
+    def __init__(self, steps: list[Processor], sink: LogOutput) -> None:
         super().__init__()
         self._steps = steps
         self._sink = sink
@@ -127,7 +127,7 @@ class LateLogger:
             return cast("FilteringBoundLogger", structlog.get_logger().bind(logger=self._name))
         # Used as a library by a program that configured nothing: only warnings and errors.
         return structlog.wrap_logger(
-            Sink(sys.stderr),
+            LogOutput(sys.stderr),
             processors=_steps("auto", sys.stderr),
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         ).bind(logger=self._name)
@@ -142,7 +142,7 @@ def configure(settings: LogSettings, stream: TextIO | None = None) -> None:
     """Send every log of this process to ``stream`` (stderr) by the settings; the last call applies."""
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    sink = Sink(stream)
+    sink = LogOutput(stream)
     steps = _steps(settings.format, stream)
     structlog.configure(
         processors=steps,

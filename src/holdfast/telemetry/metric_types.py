@@ -1,6 +1,6 @@
 """Declarations of metrics: attributes of classes, under the names of the metrics, made for each process.
 
-``runs_claimed: Counts = counts("Attempts started by this worker.", "queue", "agent")``
+``runs_claimed: ScheduleCounts = counts("Attempts started by this worker.", "queue", "agent")``
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from holdfast.telemetry.fast_metrics import Counts, Snapshot, Tallies
+from holdfast.telemetry.fast_metrics import FastCounter, Snapshot, Tallies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,8 +92,8 @@ def histogram(text: str, *labels: str, buckets: Sequence[float]) -> Any:
 def counts(text: str, *labels: str) -> Any:
     """Declare a counter of the hot path."""
 
-    def make(name: str, registry: CollectorRegistry) -> Counts:
-        collector = Counts(f"{NAMESPACE}_{name}", text, labels)
+    def make(name: str, registry: CollectorRegistry) -> FastCounter:
+        collector = FastCounter(f"{NAMESPACE}_{name}", text, labels)
         registry.register(collector)
         return collector
 

@@ -18,7 +18,7 @@ from holdfast.telemetry.metric_types import (
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
-    from holdfast.telemetry.fast_metrics import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import FastCounter, Tallies
 
 
 class RunMetrics:
@@ -40,8 +40,8 @@ class RunMetrics:
     entries_dropped: Counter = counter(
         "Entries dropped at the claim: of cancelled runs, or duplicates.", "queue"
     )
-    runs_claimed: Counts = counts("Attempts started by this worker.", "queue", "agent")
-    runs_finished: Counts = counts("Runs that reached a final status.", "queue", "agent", "status")
+    runs_claimed: FastCounter = counts("Attempts started by this worker.", "queue", "agent")
+    runs_finished: FastCounter = counts("Runs that reached a final status.", "queue", "agent", "status")
     runs_retried: Counter = counter(
         "Failed attempts that will be tried again, by class of failure.", "queue", "agent", "reason"
     )

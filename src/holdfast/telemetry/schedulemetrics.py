@@ -9,19 +9,19 @@ from holdfast.telemetry.metric_types import SECONDS, counter, counts, gauge, tal
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
-    from holdfast.telemetry.fast_metrics import Counts, Tallies
+    from holdfast.telemetry.fast_metrics import FastCounter, Tallies
 
 
 class ScheduleMetrics:
     """The metrics of schedules and their turns."""
 
-    schedule_acquired: Counts = counts("Turns that were acquired.")
+    schedule_acquired: FastCounter = counts("Turns that were acquired.")
     schedule_acquire_failures: Counter = counter("Failed reads of due schedules.")
     schedule_script_errors: Counter = counter(
         "Scripts of a scheduler that failed, without renewals, by kind of error.", "kind"
     )
     schedule_lateness_seconds: Tallies = tallies("Time from a turn to its acquisition.", buckets=SECONDS)
-    schedule_runs: Counts = counts("Turns that ended; status is the outcome.", "status")
+    schedule_runs: FastCounter = counts("Turns that ended; status is the outcome.", "status")
     schedule_run_seconds: Tallies = tallies(
         "Time from the acquisition of a turn to its end.", buckets=SECONDS
     )

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from tests.support.leases.lease_stores import HARNESSES
 from tests.support.waiting import until
 
@@ -47,7 +47,7 @@ async def test_a_held_thing_is_not_granted_to_another(redis, harness):
 async def test_the_holder_renews(redis, harness):
     mine = harness("me", LONG_MS)
     lease = await mine.grant(redis)
-    assert await mine.store.renew(redis, [lease]) == [Standing.KEPT]
+    assert await mine.store.renew(redis, [lease]) == [RenewalReply.KEPT]
 
 
 async def test_renewing_keeps_a_lease_from_being_reclaimed(redis, harness):
@@ -64,7 +64,7 @@ async def test_renewing_keeps_a_lease_from_being_reclaimed(redis, harness):
             await redis.flushall()
             lease = None
             continue
-        assert (standings, list(taken)) == ([Standing.KEPT], [])
+        assert (standings, list(taken)) == ([RenewalReply.KEPT], [])
         renewed = asked
         await asyncio.sleep(0.01)
 
@@ -82,8 +82,8 @@ async def test_a_stale_holders_renewal_is_refused_and_changes_nothing(redis, har
     lease = await harness("me", SHORT_MS).grant(redis)
     await expired(redis, harness, lease)
     new = await harness("other", LONG_MS).grant(redis)
-    assert await harness("me", LONG_MS).store.renew(redis, [lease]) == [Standing.LOST]
-    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [Standing.KEPT]
+    assert await harness("me", LONG_MS).store.renew(redis, [lease]) == [RenewalReply.LOST]
+    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [RenewalReply.KEPT]
 
 
 async def test_a_stale_holders_release_is_refused(redis, harness):
@@ -93,7 +93,7 @@ async def test_a_stale_holders_release_is_refused(redis, harness):
     new = await harness("other", LONG_MS).grant(redis)
     assert not await harness("me", LONG_MS).release(redis, lease)
     assert await harness("third", LONG_MS).grant(redis) is None
-    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [Standing.KEPT]
+    assert await harness("other", LONG_MS).store.renew(redis, [new]) == [RenewalReply.KEPT]
 
 
 async def test_the_same_owner_under_an_old_fence_is_stale_too(redis, harness):
@@ -102,9 +102,9 @@ async def test_the_same_owner_under_an_old_fence_is_stale_too(redis, harness):
     await expired(redis, harness, old)
     new = await harness("me", LONG_MS).grant(redis)
     mine = harness("me", LONG_MS)
-    assert await mine.store.renew(redis, [old]) == [Standing.LOST]
+    assert await mine.store.renew(redis, [old]) == [RenewalReply.LOST]
     assert not await mine.release(redis, old)
-    assert await mine.store.renew(redis, [new]) == [Standing.KEPT]
+    assert await mine.store.renew(redis, [new]) == [RenewalReply.KEPT]
 
 
 async def test_a_forged_fence_is_refused(redis, harness):
@@ -154,7 +154,7 @@ async def test_a_record_that_was_overwritten_costs_only_its_own_lease(redis, har
     leases = [await mine.grant(redis, key) for key in ("a", "damaged", "c")]
     await redis.delete(mine.record("damaged"))
     await redis.set(mine.record("damaged"), "overwritten")
-    assert await mine.store.renew(redis, leases) == [Standing.KEPT, Standing.LOST, Standing.KEPT]
+    assert await mine.store.renew(redis, leases) == [RenewalReply.KEPT, RenewalReply.LOST, RenewalReply.KEPT]
 
 
 @pytest.mark.parametrize("harness", ["leader", "leader as a string"], indirect=True)
@@ -163,5 +163,5 @@ async def test_a_leaders_key_that_was_overwritten_is_nobodys_term(redis, harness
     lease = await mine.grant(redis)
     await redis.delete("leader")
     await redis.zadd("leader", {"overwritten": 1})
-    assert await mine.store.renew(redis, [lease]) == [Standing.LOST]
+    assert await mine.store.renew(redis, [lease]) == [RenewalReply.LOST]
     assert not await mine.release(redis, lease)

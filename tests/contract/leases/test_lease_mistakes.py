@@ -90,7 +90,7 @@ MISTAKES = [
         "a body that lost its lease is waited for before the next renewal",
         instead(
             "renewal-not-waiting-for-losers",
-            "self._call_loop(self._apply, holds, standings)\nlosers = {hold for hold, found in zip(holds, standings) if found is Standing.LOST}\nwhile losers & self.guarded:\n    await asyncio.sleep(0.01)",
+            "self._call_loop(self._apply, holds, standings)\nlosers = {hold for hold, found in zip(holds, standings) if found is RenewalReply.LOST}\nwhile losers & self.guarded:\n    await asyncio.sleep(0.01)",
         ),
         f"{KEEPER}::test_a_slow_loser_does_not_hurt_the_other_leases",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import NotFound
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.schedules import Every, Once, Schedule
 from holdfast.schedules.entries import State
 from holdfast.schedules.replies import Changed, Ended, Registered
@@ -99,8 +99,8 @@ async def test_b10_removing_what_runs_lets_it_end_or_stops_it(board, redis):
     runs = {run.name: run for run in await pod.acquire()}
     await board.registry.remove(["a"])
     await board.registry.remove(["b"], stop="not wanted")
-    assert await pod.renew(runs["a"]) is Standing.KEPT
-    assert await pod.renew(runs["b"]) is Standing.STOP
+    assert await pod.renew(runs["a"]) is RenewalReply.KEPT
+    assert await pod.renew(runs["b"]) is RenewalReply.STOP
     assert [await pod.complete(runs[name]) for name in "ab"] == [Ended.REMOVED] * 2
     assert await redis.keys("*") == []
 
@@ -261,9 +261,9 @@ async def test_b22_a_holder_is_asked_to_stop(board):
         Changed.IDLE,
         Changed.UNKNOWN,
     ]
-    assert await pod.renew(run) is Standing.STOP
+    assert await pod.renew(run) is RenewalReply.STOP
     await pod.complete(run, after=-1)
-    assert await pod.renew(await pod.one()) is Standing.KEPT
+    assert await pod.renew(await pod.one()) is RenewalReply.KEPT
 
 
 async def test_b23_what_is_missing_comes_back_and_nothing_else_moves(board, redis):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import App
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.completion import Completion
 from holdfast.schedules.entries import State
 from holdfast.schedules.replies import Ended
@@ -172,7 +172,7 @@ async def test_c13_a_stale_completion_changes_nothing(board, redis):
     assert await old.complete(lost, after=5) is Ended.STALE
     assert await redis.hgetall(board.keys.record("a")) == before
     assert await board.waiting() == {}
-    assert await new.renew(held) is Standing.KEPT
+    assert await new.renew(held) is RenewalReply.KEPT
     assert await new.complete(held) is Ended.COMPLETED
 
 
@@ -319,7 +319,7 @@ async def test_r2_what_was_seen_due_is_asked_again_when_it_is_taken(board):
     await quick.complete(runs["ran"], after=600)
     assert sorted(seen.names) == ["ran", "runs"]
     assert (await slow.acquirer.take(10, seen)).schedules == []
-    assert await quick.renew(runs["runs"]) is Standing.KEPT
+    assert await quick.renew(runs["runs"]) is RenewalReply.KEPT
 
 
 async def test_r3_a_second_holder_in_the_same_second_is_another_holder(board):

@@ -13,7 +13,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from holdfast.config import BreakerSettings, CircuitBreakerSettings
 from holdfast.errors import RedisUnavailable
 from holdfast.redis.breaker import AWAY
-from holdfast.reliability.breaker import Breaker, State
+from holdfast.reliability.breaker import Breaker, BreakerState
 from holdfast.schedules.breakers import (
     PROBES,
     acquisition_breaker,
@@ -56,7 +56,7 @@ def refused(breaker: Breaker) -> bool:
 
 def opened(breaker: Breaker, times: int) -> Breaker:
     fail(breaker, times)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
@@ -94,30 +94,30 @@ def test_j3_it_trips_on_failures_within_the_window():
         succeed(breaker)
         hands.time += 2
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     scattered = redis_breaker(DEFAULT, hands)
     for _ in range(10):
         fail(scattered)
         succeed(scattered)
         hands.time += 2.6
-    assert scattered.state is State.CLOSED
+    assert scattered.state is BreakerState.CLOSED
 
 
 def test_j4_it_trips_on_failures_in_a_row_however_far_apart():
     hands = Hands()
     breaker = acquisition_breaker(DEFAULT, hands)
     for _ in range(5):
-        assert breaker.state is State.CLOSED
+        assert breaker.state is BreakerState.CLOSED
         fail(breaker)
         hands.time += 20
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_j5_whatever_goes_wrong_counts_for_acquisition_but_only_absence_for_redis():
     acquisition, redis = acquisition_breaker(DEFAULT, Hands()), redis_breaker(DEFAULT, Hands())
     fail(acquisition, 5, ResponseError("a broken script"))
     fail(redis, 5, ResponseError("a broken script"))
-    assert (acquisition.state, redis.state) == (State.OPEN, State.CLOSED)
+    assert (acquisition.state, redis.state) == (BreakerState.OPEN, BreakerState.CLOSED)
 
 
 def test_j6_one_success_closes_and_one_failure_opens_again():
@@ -127,10 +127,10 @@ def test_j6_one_success_closes_and_one_failure_opens_again():
     assert refused(breaker)
     hands.time += 0.1
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     hands.time += 30
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert (breaker.trips, breaker.blocked, breaker.recoveries) == (2, 1, 1)
 
 
@@ -152,40 +152,40 @@ def test_j8_probes_that_stay_silent_open_it_again_and_later_others_are_tried():
     for _ in range(PROBES):
         silent.enter_context(breaker.guard())
     hands.time += 5
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.retry_after == pytest.approx(30)
     assert refused(breaker)
     hands.time += 30
-    assert (breaker.state, breaker.retry_after) == (State.HALF_OPEN, 0)
+    assert (breaker.state, breaker.retry_after) == (BreakerState.HALF_OPEN, 0)
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     silent.close()  # an answer from before the change says nothing about now
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_j9_half_open_lasts_until_somebody_tries():
     hands = Hands()
     breaker = opened(acquisition_breaker(DEFAULT, hands), 5)
     hands.time += 3600
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_j10_switched_off_it_never_opens():
     off = CircuitBreakerSettings(enabled=False)
     for breaker in (acquisition_breaker(off), redis_breaker(off)):
         fail(breaker, 50)
-        assert breaker.state is State.CLOSED
+        assert breaker.state is BreakerState.CLOSED
 
 
 class Eaten(Breaker):
     """The mistake (R14): asking whether a call may be made uses up a probe."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         found = super().state
-        if found is State.HALF_OPEN:
+        if found is BreakerState.HALF_OPEN:
             self._probing += 1
         return found
 
@@ -194,10 +194,10 @@ def check_that_looking_is_free(breaker: Breaker, hands: Hands) -> None:
     fail(breaker, 5)
     hands.time += 30
     for _ in range(100):  # cycles with nothing to do
-        assert breaker.state is State.HALF_OPEN
+        assert breaker.state is BreakerState.HALF_OPEN
         assert breaker.retry_after == 0
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_r14_checks_without_a_call_consume_no_probe():
@@ -232,28 +232,28 @@ def test_j11_whatever_happens_it_recovers_once_redis_is_back(steps):
             case ["wait", seconds]:
                 hands.time += float(seconds)
             case ["look"]:
-                assert breaker.state in State
+                assert breaker.state in BreakerState
             case [word]:
                 with contextlib.suppress(RedisUnavailable, RedisConnectionError), breaker.guard():
                     if word == "fail":
                         raise RedisConnectionError("away")
     hands.time += 21.001
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_j20_a_redis_that_answers_ends_the_cooldown_and_probes_decide():
     hands = Hands()
     breaker = opened(acquisition_breaker(DEFAULT, hands), DEFAULT.failure_threshold)
     breaker.end_cooldown()
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     fail(breaker)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     breaker.end_cooldown()
     succeed(breaker)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     breaker.end_cooldown()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize(

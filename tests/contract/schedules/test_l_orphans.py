@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.entries import State
 from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.replies import Ended, Found
@@ -51,7 +51,7 @@ async def test_l3_what_is_renewed_is_never_reclaimed_however_long_it_takes(board
         await board.redis.zincrby(board.keys.leases, -30_000, "a")  # half of its ttl passes
         assert await board.pod("other").orphans.reclaim() == []
         assert (await board.pod("other").orphans.sweep()).found == {}
-        assert await pod.renew(run) is Standing.KEPT
+        assert await pod.renew(run) is RenewalReply.KEPT
 
 
 async def test_l4_a_holder_that_wakes_up_late_is_told_and_refused(board):
@@ -60,7 +60,7 @@ async def test_l4_a_holder_that_wakes_up_late_is_told_and_refused(board):
     run = await pod.one()
     await board.expire()
     await board.pod("other").orphans.reclaim()
-    assert await pod.renew(run) is Standing.LOST
+    assert await pod.renew(run) is RenewalReply.LOST
     assert await pod.give_back(run) is Ended.STALE
     assert await pod.complete(run) is Ended.STALE
 
@@ -102,7 +102,7 @@ async def test_l8_one_leads_and_get_tells_who(redis, board):
     assert await second.campaign(redis) is None
     assert (await redis.get("cleanup-leader")).decode().split() == ["pod-1", str(term.fence)]
     assert 0 < await redis.pttl("cleanup-leader") <= 60_000
-    assert await first.renew(redis, [term]) == [Standing.KEPT]
+    assert await first.renew(redis, [term]) == [RenewalReply.KEPT]
     assert await first.resign(redis, term) is True
     later = await second.campaign(redis)
     assert later is not None
@@ -114,9 +114,9 @@ async def test_l9_a_former_leader_can_neither_renew_nor_resign(redis, board):
     term = await old.campaign(redis)
     new = cleanup_leadership(board.keys, owner="pod-2", ttl_ms=60_000)
     later = await until(lambda: new.campaign(redis), lambda later: later is not None)
-    assert await old.renew(redis, [term]) == [Standing.LOST]
+    assert await old.renew(redis, [term]) == [RenewalReply.LOST]
     assert await old.resign(redis, term) is False
-    assert await new.renew(redis, [later]) == [Standing.KEPT]
+    assert await new.renew(redis, [later]) == [RenewalReply.KEPT]
 
 
 async def test_l10_the_same_pods_former_term_is_over_too(redis, board):
@@ -124,8 +124,8 @@ async def test_l10_the_same_pods_former_term_is_over_too(redis, board):
     first = await pod.campaign(redis)
     await pod.resign(redis, first)
     second = await pod.campaign(redis)
-    assert await pod.renew(redis, [first]) == [Standing.LOST]
-    assert await pod.renew(redis, [second]) == [Standing.KEPT]
+    assert await pod.renew(redis, [first]) == [RenewalReply.LOST]
+    assert await pod.renew(redis, [second]) == [RenewalReply.KEPT]
 
 
 async def test_l11_entries_that_are_only_digits_are_removed_and_counted(redis, board):

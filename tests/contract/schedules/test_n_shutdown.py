@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.entries import State
 from holdfast.schedules.replies import Ended
 from tests.support.schedules.manual_scheduler import Board, check_time, redis_now
@@ -61,7 +61,7 @@ async def test_n5_a_stale_giving_back_changes_nothing(board):
     held = await new.one()
     assert await old.give_back(lost) is Ended.STALE
     assert await board.waiting() == {}
-    assert await new.renew(held) is Standing.KEPT
+    assert await new.renew(held) is RenewalReply.KEPT
 
 
 async def test_n6_what_ended_meanwhile_keeps_its_next_turn(board):

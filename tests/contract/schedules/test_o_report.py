@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from holdfast import App
 from holdfast.config import LogSettings
 from holdfast.redis.members import Members
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.schedules.acquisition import Acquisition
 from holdfast.schedules.entries import State as ScheduleState
 from holdfast.schedules.explain import explain
@@ -317,7 +317,7 @@ async def test_o15_looks_that_an_open_breaker_prevents_are_counted(stage):
         hourly(), interval_ms=20, health_summary_period_seconds=0.05, breaker={"cooldown_ms": 3_600_000}
     )
     breaker = running.scheduler.breakers.acquisition
-    while breaker.state is State.CLOSED:
+    while breaker.state is BreakerState.CLOSED:
         # An error of Redis, not its absence: the breaker stays open though Redis answers.
         with contextlib.suppress(ResponseError), breaker.guard():
             raise ResponseError("a broken script")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config.scheduling import KEPT_TURNS
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.redis.client import Redis
 from holdfast.schedules.acquisition import Acquired, Look
 from holdfast.schedules.entries import State
@@ -156,7 +156,7 @@ class World:
     async def renew(self, a: int, b: int) -> None:
         if some := self._some_run(a):
             pod, run = some
-            if await pod.renew(run) is not Standing.LOST:
+            if await pod.renew(run) is not RenewalReply.LOST:
                 assert run.fence == self.fences[run.name], "an old holder was told that it still holds"
                 assert not self.ended[run.name, run.fence], "what has ended is still held"
 

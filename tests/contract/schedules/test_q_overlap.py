@@ -12,7 +12,7 @@ from holdfast import App, Context
 from holdfast.agents.failures import Failure, FailureClass
 from holdfast.agents.outcome import Failed, Succeeded
 from holdfast.config import SchedulerSettings
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.acquisition import Acquired
 from holdfast.schedules.cadence import Next, next_run
 from holdfast.schedules.completion import decide
@@ -129,7 +129,7 @@ async def test_q7_the_next_turn_is_a_schedule_of_its_own_with_its_own_lease_and_
     spec = decoded(second.spec)
     assert (spec.name, spec.trigger.at, spec.source, spec.priority) == ("a#1", at, "turn", 2)
     assert second.fence > first.fence
-    assert [await pod.renew(first), await other.renew(second)] == [Standing.KEPT] * 2
+    assert [await pod.renew(first), await other.renew(second)] == [RenewalReply.KEPT] * 2
     assert sorted(await board.working()) == ["a", "a#1"]
     assert await board.redis.zscore(board.keys.priorities, "a#1") == 2
 
@@ -213,7 +213,7 @@ async def test_q13_removing_a_schedule_removes_its_parallel_turns(board):
     held = await pod.one()
     await board.registry.remove(["a"], stop="gone")
     assert await board.waiting() == {}
-    assert await pod.renew(held) is Standing.STOP
+    assert await pod.renew(held) is RenewalReply.STOP
     assert [await pod.complete(run) for run in (held, first)] == [Ended.REMOVED] * 2
     assert await board.redis.keys(board.keys.record("*")) == []
 

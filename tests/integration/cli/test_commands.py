@@ -10,7 +10,7 @@ import pytest
 import redis as redis_py
 
 from holdfast.config import DatabaseSettings
-from holdfast.events.relay.undelivered import GivenUp
+from holdfast.events.relay.undelivered import UndeliveredEvent
 from holdfast.redis.keys import QueueKeys, member_key, members_key
 from holdfast.store.archive import ArchivedRun
 from holdfast.store.open import open_store
@@ -664,4 +664,4 @@ def test_what_is_printed_as_json_has_the_fields_of_the_http_api(cli, store):
         assert fields(shape) <= cli(*words, "--json").json.keys(), words
     for event in cli("runs", "events", "a", "--json").lines:
         assert event.keys() == fields(EventLine)
-    assert fields(GivenUp) | {"queue", "at_iso"} >= fields(UndeliveredView)
+    assert fields(UndeliveredEvent) | {"queue", "at_iso"} >= fields(UndeliveredView)

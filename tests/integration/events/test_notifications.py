@@ -10,7 +10,7 @@ import msgspec
 from holdfast import outages
 from holdfast.config import QueueSettings
 from holdfast.events.relay import notifications
-from holdfast.events.relay.loop import Wakeup
+from holdfast.events.relay.loop import LoopWakeup
 from holdfast.events.relay.notifications import Notifications
 from holdfast.events.relay.outbox import Outbox
 from holdfast.redis.client import connect_blocking
@@ -27,7 +27,7 @@ PARTITIONS = 6
 @contextlib.asynccontextmanager
 async def listening(settings, *others):
     """Listen on one channel; yields the loop that is woken, and a list of the tries to connect."""
-    loop, tries = Wakeup(), []
+    loop, tries = LoopWakeup(), []
 
     def connect():
         tries.append(1)

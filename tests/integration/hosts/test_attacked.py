@@ -16,8 +16,7 @@ from holdfast.errors import Conflict, InputError, NoHost, ProcessError
 from holdfast.hosts.agent import Needs, Status
 from holdfast.hosts.factory import keeper_of
 from holdfast.hosts.host import Host
-from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent
-from holdfast.processes.info import Status as ProcessStatus
+from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent, ProcessStatus
 from holdfast.services.residents import Residents
 from holdfast.telemetry.metrics import Metrics
 from tests.support.hosts.faulty_agents import hosts_of

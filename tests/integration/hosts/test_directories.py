@@ -18,7 +18,7 @@ from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
 from holdfast.hosts import directory as directory_module
 from holdfast.hosts.directory import DnsDirectory, StaticDirectory
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.kubernetes import KubernetesDirectory
 from holdfast.hosts.remote import RemoteCalls
 from tests.support.hosts.host_processes import agent, cluster_of
@@ -81,7 +81,7 @@ async def test_every_address_of_a_headless_service_is_a_host(redis_settings, cal
         directory = DnsDirectory(calls, "agents.test", port)
         assert list(await directory.addresses()) == [f"127.0.0.{n}:{port}" for n in (1, 2, 3)]
         assert sorted(host.name for host in await directory.hosts()) == ["a", "b"], "nobody is at the third"
-        engine = Engine(cluster.engine.registry, directory, calls, HostSettings())
+        engine = HostEngine(cluster.engine.registry, directory, calls, HostSettings())
         assert {(await engine.run(agent(f"r{n}"))).host for n in range(2)} == {"a", "b"}
 
 
@@ -257,7 +257,7 @@ async def test_agents_run_on_what_kubernetes_names(redis_settings, api, director
         api.slices.append(
             endpoint_slice(endpoint("127.0.0.1"), port=free_port())
         )  # ready, but does not answer
-        engine = Engine(cluster.engine.registry, directory, calls, HostSettings())
+        engine = HostEngine(cluster.engine.registry, directory, calls, HostSettings())
         assert sorted(host.name for host in await engine.hosts()) == ["a", "b"]
         assert {(await engine.run(agent(f"r{n}"))).host for n in range(2)} == {"a", "b"}
 
@@ -323,7 +323,7 @@ async def test_an_api_that_is_away_is_said_and_leaves_no_agent_behind(
         cluster_of(redis_settings) as cluster,
         kubernetes(calls, port, tmp_path, monkeypatch) as directory,
     ):
-        engine = Engine(cluster.engine.registry, directory, calls, HostSettings())
+        engine = HostEngine(cluster.engine.registry, directory, calls, HostSettings())
         with pytest.raises(NoHost, match=rf"the Kubernetes API at http://127.0.0.1:{port} does not respond"):
             await engine.run(agent())
         assert [each async for each in engine.registry.all()] == []

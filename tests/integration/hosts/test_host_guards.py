@@ -19,13 +19,12 @@ from holdfast.clock import boot_time
 from holdfast.config import HostSettings
 from holdfast.errors import Conflict, InputError, ProcessesFull
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Host
 from holdfast.hosts.registry import Registry
 from holdfast.leases.keeper import Keeper
-from holdfast.processes.info import EventKind, ProcessEvent
-from holdfast.processes.info import Status as ProcessStatus
+from holdfast.processes.info import EventKind, ProcessEvent, ProcessStatus
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
 from holdfast.processes.restarts import RestartPolicy
@@ -427,7 +426,7 @@ async def test_what_nobody_has_needs_no_calm(host, registry):
 
 
 async def test_a_host_that_stood_still_lets_the_others_speak_first(host, registry, monkeypatch):
-    engine: Engine = Nobody()
+    engine: HostEngine = Nobody()
     await homeless(registry)
     host._undisturbed_since -= 100
     # A clock of its own: on a busy machine a look may take as long as if the machine had slept.

@@ -261,7 +261,7 @@ HOST = [
     ),
     Mistake(
         "one that is being restarted is said to run",
-        replaced("report-running-only", "process.status is Status.RUNNING", "True"),
+        replaced("report-running-only", "process.status is ProcessStatus.RUNNING", "True"),
         f"{GUARDS}::test_a_call_repeated_while_the_agent_is_restarted_waits_for_it",
     ),
     Mistake(
@@ -319,7 +319,7 @@ HOST = [
         "what redis has forgotten is ended",
         replaced(
             "forgotten-agent-regained",
-            "standing is Standing.FORGOTTEN and await self._regained(copy)",
+            "standing is RenewalReply.FORGOTTEN and await self._regained(copy)",
             "False",
         ),
         f"{GUARDS}::test_an_empty_redis_is_told_under_the_same_fence",

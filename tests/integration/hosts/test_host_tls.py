@@ -14,7 +14,7 @@ from grpc import aio
 from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
 from holdfast.hosts.agent import Status
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.factory import open_engine
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
@@ -42,7 +42,7 @@ def _empty(redis):
     """Every test has an empty Redis."""
 
 
-def engine_with(cluster, **settings) -> Engine:
+def engine_with(cluster, **settings) -> HostEngine:
     """Another engine of the cluster, with other files."""
     hosts = msgspec.structs.replace(cluster.settings.hosts, **settings)
     return open_engine(msgspec.structs.replace(cluster.settings, hosts=hosts), cluster.redis)

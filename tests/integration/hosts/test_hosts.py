@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from holdfast.config import HostSettings
 from holdfast.errors import AgentRefused, InputError, NoHost, ProcessFailed
 from holdfast.hosts.agent import Needs, Status
-from holdfast.hosts.engine import Engine
+from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.placement import Host
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
@@ -246,7 +246,7 @@ async def test_a_host_that_turns_out_to_be_full_is_passed_over(redis_settings):
             async def hosts(self):
                 return seen
 
-        engine = Engine(cluster.engine.registry, Old(), cluster.engine._calls, cluster.settings.hosts)
+        engine = HostEngine(cluster.engine.registry, Old(), cluster.engine._calls, cluster.settings.hosts)
         placed = [await engine.run(agent(f"r{n}")) for n in range(4)]
         assert sorted(each.host for each in placed) == ["a", "a", "b", "b"]
         with pytest.raises(NoHost, match=r"host a is full .*host b is full|host b is full .*host a is full"):
@@ -286,7 +286,7 @@ async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, re
             await registry.started(name, address, "x", grant.fence, 1)
 
     fake = Fake()
-    placed = await Engine(registry, fake, fake, HostSettings()).run(agent())
+    placed = await HostEngine(registry, fake, fake, HostSettings()).run(agent())
     assert [word for _, word in asked] == ["granted", "granted"]
     assert placed.host == asked[1][0]
 

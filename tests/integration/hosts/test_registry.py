@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.hosts.agent import Agent, Needs, Status
 from holdfast.hosts.registry import Registry
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.redis.keys import HostKeys
 
 A, B = ("a", "10.0.0.1:50051"), ("b", "10.0.0.2:50051")
@@ -41,7 +41,7 @@ async def run(registry: Registry, host: tuple[str, str], agent_id: str = "x") ->
     return grant.fence
 
 
-async def renewed(registry: Registry, host: tuple[str, str], fence: int) -> Standing:
+async def renewed(registry: Registry, host: tuple[str, str], fence: int) -> RenewalReply:
     """Renew the lease of agent x, as the keeper of its host does."""
     (standing,) = await registry.leases(*host).renew(registry.redis, [Lease("x", host[0], fence)])
     return standing
@@ -114,7 +114,7 @@ async def test_a_dead_hosts_agent_is_taken_by_one_and_its_copy_is_refused(regist
     assert await registry.reclaim() == [], "each goes to one caller"
     new = await run(registry, B)
     assert new > old
-    assert await renewed(registry, A, old) is Standing.LOST
+    assert await renewed(registry, A, old) is RenewalReply.LOST
     assert await registry.started(*A, "x", old, 1) == "lost"
     assert not await registry.release("a", "x", old, "stopped")
     assert await registry.location("x") == B[1]
@@ -159,7 +159,7 @@ async def test_what_expired_but_went_to_nobody_is_there_again(registry):
     fence = await run(registry, A)
     await leases_end(registry)
     assert await registry.location("x") is None
-    assert await renewed(registry, A, fence) is Standing.KEPT
+    assert await renewed(registry, A, fence) is RenewalReply.KEPT
     assert await registry.location("x") == A[1]
     assert await registry.reclaim() == []
 
@@ -168,7 +168,7 @@ async def test_a_host_tells_a_redis_that_lost_everything(registry, redis):
     await registry.want(agent())
     fence = await run(registry, A)
     await redis.flushall()
-    assert await renewed(registry, A, fence) is Standing.FORGOTTEN
+    assert await renewed(registry, A, fence) is RenewalReply.FORGOTTEN
     await registry.want(agent(), fence=fence)
     assert await run(registry, A) == fence + 1
 
@@ -179,7 +179,7 @@ async def test_an_agent_that_is_stopped_is_not_found_from_that_moment_on(registr
     stopping = await registry.unwant("x")
     assert (stopping.word, stopping.host, stopping.address, stopping.fence) == ("stopping", *A, fence)
     assert await registry.location("x") is None
-    assert await renewed(registry, A, fence) is Standing.STOP
+    assert await renewed(registry, A, fence) is RenewalReply.STOP
     assert await registry.location("x") is None
     assert await registry.release("a", "x", fence, "stopped")
     assert (await registry.get("x")).status is Status.STOPPED
@@ -300,7 +300,7 @@ async def test_a_redis_that_went_back_in_time_is_told_again(registry):
     await registry.want(agent())
     fence = await run(registry, A)
     await registry.redis.hset(registry.keys.record_prefix + "x", "fence", fence - 1)
-    assert await renewed(registry, A, fence) is Standing.FORGOTTEN
+    assert await renewed(registry, A, fence) is RenewalReply.FORGOTTEN
 
 
 async def test_a_new_life_begins_without_the_old_ones_restarts(registry):
@@ -319,8 +319,8 @@ async def test_only_its_host_can_say_that_an_agent_ended(registry):
     for host, seen in (("b", fence), ("a", fence - 1), ("a", fence + 1)):
         assert not await registry.release(host, "x", seen, "stopped")
         assert await registry.started(host, A[1], "x", seen, 9) == "lost"
-    assert await renewed(registry, B, fence) is Standing.LOST
-    assert await renewed(registry, A, fence - 1) is Standing.LOST
+    assert await renewed(registry, B, fence) is RenewalReply.LOST
+    assert await renewed(registry, A, fence - 1) is RenewalReply.LOST
     assert (await registry.get("x")).pid == 123
     assert await registry.location("x") == A[1]
 
@@ -388,9 +388,9 @@ async def renew(registry: Registry, host: Process) -> None:
     held = [Lease(agent_id, host.at[0], fence) for agent_id, fence in host.copies.items()]
     standings = await registry.leases(*host.at).renew(registry.redis, held)
     for lease, standing in zip(held, standings, strict=True):
-        if standing is Standing.STOP:
+        if standing is RenewalReply.STOP:
             await registry.release(host.at[0], lease.key, lease.fence, "stopped")
-        if standing is not Standing.KEPT:
+        if standing is not RenewalReply.KEPT:
             del host.copies[lease.key]
 
 

@@ -14,7 +14,7 @@ from holdfast.config import LeaseSettings, RedisSettings
 from holdfast.errors import LeaseLost
 from holdfast.leases.keeper import Keeper
 from holdfast.leases.leadership import Leadership
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.trust import Trust
 from holdfast.redis.client import connect
@@ -67,7 +67,7 @@ async def test_a_body_may_take_longer_than_the_ttl(redis, redis_settings, settin
         hold = keeper.hold(leases("me"), lease, granted_at=asked)
         async with hold:
             await stays(lambda: not hold.lost, seconds=1.5 * TTL)
-        assert await leases("me").renew(redis, [lease]) == [Standing.KEPT]
+        assert await leases("me").renew(redis, [lease]) == [RenewalReply.KEPT]
 
 
 async def test_a_lost_lease_ends_the_body_within_a_beat(redis, redis_settings, settings):
@@ -79,7 +79,7 @@ async def test_a_lost_lease_ends_the_body_within_a_beat(redis, redis_settings, s
             answers.extend(standings)
             return standings
 
-    answers: list[Standing] = []
+    answers: list[RenewalReply] = []
     store = Counting("{t}:leases", "{t}:record:", kind="thing", owner="me", ttl_ms=int(TTL * 1000))
     async with keeper_on(settings, redis_settings) as keeper:
         lease, asked = await granted(redis)
@@ -87,8 +87,8 @@ async def test_a_lost_lease_ends_the_body_within_a_beat(redis, redis_settings, s
             async with keeper.hold(store, lease, granted_at=asked):
                 await redis.hset("{t}:record:thing", "owner", "thief")
                 await asyncio.Event().wait()
-        assert answers[-1] is Standing.LOST
-        assert answers.count(Standing.LOST) == 1
+        assert answers[-1] is RenewalReply.LOST
+        assert answers.count(RenewalReply.LOST) == 1
         assert not keeper._holds
 
 
@@ -174,7 +174,7 @@ async def test_a_blocked_event_loop_does_not_lose_its_lease(redis, redis_setting
         async with keeper.hold(leases("me"), lease, granted_at=asked):
             time.sleep(1.5 * TTL)  # agent code that blocks the loop
             assert await leases("other").grant(redis, ["thing"]) == [None]
-        assert await leases("me").renew(redis, [lease]) == [Standing.KEPT]
+        assert await leases("me").renew(redis, [lease]) == [RenewalReply.KEPT]
 
 
 async def test_a_slow_loser_does_not_hurt_the_other_leases(redis, redis_settings, settings):
@@ -321,7 +321,7 @@ async def test_a_thousand_leases_are_kept_by_one_call_per_beat(redis, redis_sett
 
         found = await until(calls, lambda calls: calls >= 3)
         assert found <= (time.monotonic() - began) / settings.renew_every_seconds + 2
-        assert await leases("me").renew(redis, held) == [Standing.KEPT] * 1000
+        assert await leases("me").renew(redis, held) == [RenewalReply.KEPT] * 1000
 
 
 async def test_a_keeper_that_dies_says_so_and_loses_everything(redis, redis_settings, settings):
@@ -343,5 +343,5 @@ async def test_a_leader_that_did_not_hear_of_its_term_begins_another(redis):
     office = Leadership("leader", owner="one", ttl_ms=60_000)
     first, second = await office.campaign(redis), await office.campaign(redis)
     assert second.fence > first.fence
-    assert await office.renew(redis, [first, second]) == [Standing.LOST, Standing.KEPT]
+    assert await office.renew(redis, [first, second]) == [RenewalReply.LOST, RenewalReply.KEPT]
     assert await Leadership("leader", owner="two", ttl_ms=60_000).campaign(redis) is None

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.clock import boot_time
 from holdfast.errors import ProcessError
-from holdfast.processes.info import EventKind, Status
+from holdfast.processes.info import EventKind, ProcessStatus
 from holdfast.processes.processes import Processes
 from tests.support.processes.child_processes import PATIENCE, Heard, is_gone
 
@@ -47,7 +47,7 @@ def test_an_agent_ends_with_its_lease_and_is_started_again_when_it_is_held_again
     for times in range(1, 5):
         lease.end()
         ended = heard.next("a", EventKind.EXITED).process
-        assert (ended.status, ended.is_alive, ended.last_error) == (Status.WAITING, False, NOT_RENEWED)
+        assert (ended.status, ended.is_alive, ended.last_error) == (ProcessStatus.WAITING, False, NOT_RENEWED)
         assert is_gone(info.pid)
         lease.renew()
         info = heard.next("a", EventKind.READY).process
@@ -58,7 +58,7 @@ def test_an_agent_that_crashes_without_a_lease_waits_for_it(processes: Processes
     info = processes.spawn("a", "willing", until=lambda: lease.until).result(PATIENCE)
     lease.until = 0.0  # the zygote does not know yet
     os.kill(info.pid, signal.SIGKILL)
-    waiting = heard.next("a", EventKind.EXITED, status=Status.WAITING).process
+    waiting = heard.next("a", EventKind.EXITED, status=ProcessStatus.WAITING).process
     assert waiting.last_error == f"its lease ended before its process was started {CAUSES}: {AGAIN}"
     lease.renew()
     heard.next("a", EventKind.READY)
@@ -67,9 +67,9 @@ def test_an_agent_that_crashes_without_a_lease_waits_for_it(processes: Processes
 def test_an_agent_that_waits_for_its_lease_is_stopped(processes: Processes, heard: Heard, lease: Lease):
     processes.spawn("a", "willing", until=lambda: lease.until).result(PATIENCE)
     lease.end()
-    heard.next("a", EventKind.EXITED, status=Status.WAITING)
+    heard.next("a", EventKind.EXITED, status=ProcessStatus.WAITING)
     assert processes.stop("a").result(PATIENCE)
-    assert processes.get("a").status is Status.STOPPED
+    assert processes.get("a").status is ProcessStatus.STOPPED
 
 
 def test_a_new_agent_whose_lease_is_over_is_not_created(processes: Processes, lease: Lease):

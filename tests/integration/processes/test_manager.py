@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.compat.process_manager import AgentProcessManager
 from holdfast.errors import InputError, ProcessError, ProcessesFull, ProcessFailed
-from holdfast.processes.info import Status
+from holdfast.processes.info import ProcessStatus
 from holdfast.processes.restarts import RestartPolicy
 from tests.support.processes.child_processes import is_gone
 from tests.support.waiting import wait_until
@@ -45,7 +45,7 @@ def test_spawn_agent_process(manage: Callable[..., AgentProcessManager]):
     assert agent_id == "agent-1"
     assert manager.is_process_alive(agent_id)
     info = manager.get_process_info(agent_id)
-    assert (info.agent_id, info.guild_id, info.status) == ("agent-1", "guild-1", Status.RUNNING)
+    assert (info.agent_id, info.guild_id, info.status) == ("agent-1", "guild-1", ProcessStatus.RUNNING)
     assert not is_gone(info.pid)
 
 
@@ -74,7 +74,7 @@ def test_process_crash_cleanup(manage: Callable[..., AgentProcessManager]):
         manager.spawn_agent_process(agent_spec(name), GUILD, MESSAGING)
     os.kill(manager.get_process_info("dead").pid, signal.SIGKILL)
     wait_until(lambda: not manager.is_process_alive("dead"))
-    wait_until(lambda: manager.get_process_info("dead").status is Status.CRASHED)
+    wait_until(lambda: manager.get_process_info("dead").status is ProcessStatus.CRASHED)
     assert manager.cleanup_dead_processes() == ["dead"]
     assert manager.cleanup_dead_processes() == []
     assert list(manager.list_processes()) == ["alive"]
@@ -85,7 +85,7 @@ def test_a_manager_that_restarts_keeps_its_agents(manage: Callable[..., AgentPro
     manager.spawn_agent_process(agent_spec(), GUILD, MESSAGING)
     os.kill(manager.get_process_info("agent-1").pid, signal.SIGKILL)
     wait_until(lambda: manager.get_process_info("agent-1").restarts == 1)
-    wait_until(lambda: manager.get_process_info("agent-1").status is Status.RUNNING)
+    wait_until(lambda: manager.get_process_info("agent-1").status is ProcessStatus.RUNNING)
     assert manager.cleanup_dead_processes() == []
 
 

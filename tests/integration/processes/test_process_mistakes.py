@@ -171,7 +171,7 @@ MISTAKES = [
         "an exit with code 0 is no crash",
         instead(
             "exit-zero-crash",
-            "if agent.exit_code:\n    self._crashed(agent)\nelse:\n    self._settle(agent, Status.STOPPED)",
+            "if agent.exit_code:\n    self._crashed(agent)\nelse:\n    self._settle(agent, ProcessStatus.STOPPED)",
         ),
         f"{CRASHING}::test_an_agent_that_ends_again_and_again_is_crashed[payload0]",
     ),

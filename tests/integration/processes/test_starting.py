@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import Conflict, InputError, NotAllowed, PayloadTooLarge, ProcessesFull, ProcessFailed
-from holdfast.processes.agent import Agent
-from holdfast.processes.info import EventKind, Status
+from holdfast.processes.agent import AgentLife
+from holdfast.processes.info import EventKind, ProcessStatus
 from holdfast.processes.processes import Processes
 from holdfast.processes.supervisor import Supervisor
 from tests.support.processes.child_processes import PATIENCE, Heard, is_gone
@@ -24,7 +24,7 @@ def test_an_agent_runs_in_a_process_of_its_own_once_it_is_ready(processes: Proce
     info = processes.spawn(
         "a", "willing", {"text": "ä"}, fence=7, labels={"guild_id": "g", "tier": "gold"}
     ).result(PATIENCE)
-    assert info.status is Status.RUNNING
+    assert info.status is ProcessStatus.RUNNING
     assert info.is_alive
     assert info.guild_id == "g"
     assert info.pid not in {0, os.getpid(), processes.zygote_pid}
@@ -43,7 +43,7 @@ def test_an_agent_that_is_ready_before_the_zygote_tells_its_number_has_one(
 ):
     answered = Supervisor._on_spawn_reply
 
-    def late(supervisor: Supervisor, agent: Agent, *more: Any) -> None:
+    def late(supervisor: Supervisor, agent: AgentLife, *more: Any) -> None:
         supervisor._loop.later(0.3, lambda: answered(supervisor, agent, *more))
 
     monkeypatch.setattr(Supervisor, "_on_spawn_reply", late)
@@ -84,7 +84,7 @@ def test_a_stop_also_ends_the_wish_for_a_successor(processes: Processes):
     assert stopped.result(PATIENCE)
     with pytest.raises(RuntimeError, match="stopped before it was ready"):
         successor.result(PATIENCE)
-    assert processes.get("a").status is Status.STOPPED
+    assert processes.get("a").status is ProcessStatus.STOPPED
 
 
 def test_a_full_host_refuses_until_there_is_room(make: Callable[..., Processes]):
@@ -128,7 +128,7 @@ def test_an_agent_is_killed_whose_zygote_took_longer_than_it_had_to_get_ready(
     """Fails if the kill is lost because there is no number yet: nobody would ever be told."""
     given_up, answered = threading.Event(), Supervisor._on_spawn_reply
 
-    def too_slow(supervisor: Supervisor, agent: Agent) -> None:
+    def too_slow(supervisor: Supervisor, agent: AgentLife) -> None:
         really(supervisor, agent)
         given_up.set()
 

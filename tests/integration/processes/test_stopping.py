@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from holdfast.errors import Conflict
-from holdfast.processes.info import EventKind, Status
+from holdfast.processes.info import EventKind, ProcessStatus
 from holdfast.processes.processes import Processes
 from tests.support.processes.child_processes import PATIENCE, Heard, children_of, is_gone
 from tests.support.waiting import wait_until
@@ -22,7 +22,7 @@ def test_a_willing_agent_ends_by_itself(processes: Processes, entry: str):
     pid = processes.spawn("a", entry).result(PATIENCE).pid
     assert processes.stop("a").result(PATIENCE)
     info = processes.get("a")
-    assert (info.status, info.exit_code, info.is_alive, info.pid) == (Status.STOPPED, 0, False, 0)
+    assert (info.status, info.exit_code, info.is_alive, info.pid) == (ProcessStatus.STOPPED, 0, False, 0)
     assert is_gone(pid)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import ProcessError, ProcessFailed
 from holdfast.processes.handle import Handle
-from holdfast.processes.info import EventKind, Status
+from holdfast.processes.info import EventKind, ProcessStatus
 from holdfast.processes.processes import Processes
 from holdfast.processes.zygote import Config, Zygote
 from tests.support.paths import ROOT
@@ -80,7 +80,7 @@ def test_a_zygote_that_ends_takes_its_children_along_and_all_come_back(
     os.kill(zygote, signum)
     back = {name: heard.next(name, EventKind.READY, restarts=1).process for name in ("a",)}
     wait_until(lambda: all(processes.get(name).restarts == 1 for name in "abc"))
-    wait_until(lambda: all(processes.get(name).status is Status.RUNNING for name in "abc"))
+    wait_until(lambda: all(processes.get(name).status is ProcessStatus.RUNNING for name in "abc"))
     assert all(is_gone(pid) for pid in pids)
     assert processes.zygote_pid != zygote
     assert (back["a"].info["payload"], back["a"].fence) == ({"n": 1}, 4)
@@ -131,7 +131,7 @@ def test_a_stop_while_the_zygote_dies_is_a_stop(make: Callable[..., Processes]):
     stopped = processes.stop("a")
     os.kill(processes.zygote_pid, signal.SIGKILL)
     assert stopped.result(PATIENCE)
-    assert processes.get("a").status is Status.STOPPED
+    assert processes.get("a").status is ProcessStatus.STOPPED
     assert is_gone(pid)
 
 
@@ -143,7 +143,9 @@ def test_a_zygote_that_does_not_answer_is_replaced(make: Callable[..., Processes
     os.kill(frozen, signal.SIGSTOP)
     assert processes.spawn("b", "willing").result(PATIENCE).is_alive
     assert processes.zygote_pid != frozen
-    wait_until(lambda: processes.get("a").status is Status.RUNNING and processes.get("a").restarts == 1)
+    wait_until(
+        lambda: processes.get("a").status is ProcessStatus.RUNNING and processes.get("a").restarts == 1
+    )
 
 
 def test_an_agent_that_kills_its_zygote_is_not_created_for_ever(make: Callable[..., Processes]):
@@ -219,7 +221,7 @@ def test_agents_whose_zygote_can_not_begin_again_are_crashed(
     processes.spawn("a", "willing").result(PATIENCE)
     preloading("fail")
     os.kill(processes.zygote_pid, signal.SIGKILL)
-    ended = heard.next("a", EventKind.EXITED, status=Status.CRASHED).process
+    ended = heard.next("a", EventKind.EXITED, status=ProcessStatus.CRASHED).process
     assert "this module can't be imported" in ended.last_error
 
 

@@ -27,7 +27,7 @@ from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
 from holdfast.hosts.registry import Registry as HostRegistry
 from holdfast.leases.leadership import Leadership
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.leases.sortedsets import SortedSetLeases
 from holdfast.leases.streams import StreamLeases
 from holdfast.redis import scripts
@@ -187,7 +187,7 @@ async def after_the_worker(system: System) -> None:
         leases = StreamLeases(
             partition.keys, group=partition.settings.group, owner="dead", ttl_ms=1, turn_ms=1
         )
-        assert await leases.renew(partition.redis, [run.lease("dead")]) == [Standing.KEPT]
+        assert await leases.renew(partition.redis, [run.lease("dead")]) == [RenewalReply.KEPT]
         assert await leases.release(partition.redis, [run.lease("dead")]) == [True]
         (run,) = (await claimer.claim(1, [])).runs
         # The worker's turn to look may last a little longer than it did.
@@ -268,11 +268,11 @@ def _told_all(receiver: Receiver, run_id: str) -> bool:
 
 async def visit_leases(cluster: Redis) -> None:
     leases = SortedSetLeases("{t}:table", "{t}:record:", kind="t", owner="me", ttl_ms=50)
-    assert await leases.renew(cluster, [Lease("a", "me", 1)]) == [Standing.LOST]
+    assert await leases.renew(cluster, [Lease("a", "me", 1)]) == [RenewalReply.LOST]
     office = Leadership("{t}:office", owner="me", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert isinstance(term, Lease)
-    assert await office.renew(cluster, [term]) == [Standing.KEPT]
+    assert await office.renew(cluster, [term]) == [RenewalReply.KEPT]
     assert await office.resign(cluster, term) is True
 
 
@@ -297,7 +297,7 @@ async def visit_schedules(cluster: Redis) -> None:
     runs = (await acquirer.acquire(5)).schedules + (await acquirer.acquire(40, lambda *_: True)).schedules
     leases = [run.lease("pod") for run in runs]
     table = schedule_leases(keys, owner="pod", ttl_ms=9000)
-    assert set(await table.renew(cluster, leases)) == {Standing.KEPT}
+    assert set(await table.renew(cluster, leases)) == {RenewalReply.KEPT}
     await completer.give_back(leases[:5], [0.0] * 5)
     await completer.complete([Completion(run.name, run.fence, 9e9) for run in runs[5:]])
     assert await registry.pause(names[:1], "why") == [Changed.PAUSED]
@@ -311,7 +311,7 @@ async def visit_schedules(cluster: Redis) -> None:
     office = cleanup_leadership(keys, owner="pod", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert term is not None
-    assert await office.renew(cluster, [term]) == [Standing.KEPT]
+    assert await office.renew(cluster, [term]) == [RenewalReply.KEPT]
     assert await office.resign(cluster, term) is True
     assert await registry.remove(names) == [Changed.REMOVED] * 20
     # Turns beside each other, and turns of the past.
@@ -332,7 +332,7 @@ async def visit_hosts(cluster: Redis, nodes: list[ValkeyProcess]) -> None:
         assert grant.given
         assert await registry.started("host", "host:1", f"a{n}", grant.fence, 1) == "kept"
         held = [Lease(f"a{n}", "host", grant.fence)]
-        assert await registry.leases("host", "host:1").renew(cluster, held) != [Standing.LOST]
+        assert await registry.leases("host", "host:1").renew(cluster, held) != [RenewalReply.LOST]
         if n == 0:
             assert await registry.release("host", "a0", grant.fence, "stopped")
         if n == 1:

@@ -13,7 +13,7 @@ from holdfast.leases.streams import Eviction
 from holdfast.redis.client import connect
 from holdfast.redis.members import Member, Members
 from holdfast.runs.cleanup import Cleanup
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Status
 from holdfast.telemetry.metrics import Metrics
@@ -113,8 +113,8 @@ async def test_a_consumer_whose_leases_are_renewed_is_not_removed(queue, metrics
     cleaned = await cleanup_of(queue, metrics, ttl=30.0).run_once()
     assert (cleaned.found, cleaned.removed, cleaned.busy, cleaned.released) == (["busy"], [], ["busy"], 0)
     assert await names(queue) == {"busy"}
-    assert await busy.settle(first) is Verdict.SETTLED
-    assert await busy.settle(second) is Verdict.SETTLED
+    assert await busy.settle(first) is SettleReply.SETTLED
+    assert await busy.settle(second) is SettleReply.SETTLED
 
 
 async def test_a_worker_whose_event_loop_hangs_keeps_its_consumer_and_its_run(redis, redis_settings):
@@ -196,7 +196,7 @@ async def test_a_dry_run_says_what_it_would_do_and_changes_nothing(queue, metric
     assert cleaned.released == 1
     assert {key: await redis.dump(key) for key in await redis.keys("*")} == before
     assert metrics.registry.get_sample_value("holdfast_entries_released_total", {"queue": queue.name}) is None
-    assert await ghost.settle(lease) is Verdict.SETTLED
+    assert await ghost.settle(lease) is SettleReply.SETTLED
 
 
 async def test_a_dry_run_on_a_queue_that_does_not_exist_creates_nothing(redis, metrics):
@@ -244,7 +244,7 @@ async def test_a_removed_ghost_that_comes_back_to_life_can_settle_nothing_and_wo
     await leases_end(queue)
     assert (await cleanup_of(queue, metrics).run_once()).removed == ["frozen"]
     assert await frozen.renew(lease) == "lost"
-    assert await frozen.settle(lease) is Verdict.STALE
+    assert await frozen.settle(lease) is SettleReply.STALE
     assert (await frozen.claim_one()).fence > lease.fence
 
 

@@ -8,10 +8,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from holdfast.errors import LeaseLost, RedisUnavailable
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.runs.archive import Archive
 from holdfast.runs.execution.emit import Emitter
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Multitask, Status, Submission
@@ -73,7 +73,7 @@ async def test_the_others_of_a_batch_are_settled_whole(queue, hand, what):
     else:
         await queue.redis.hset(queue.keys.run("b"), what, "nowhere")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
+    assert await hand._settler._settle(batch) == [SettleReply.SETTLED, SettleReply.STALE, SettleReply.SETTLED]
     assert await queue.redis.xlen(queue.keys.stream) == 1
     unarchived = await queue.redis.lrange(queue.keys.unarchived, 0, -1)
     assert [note.split()[1:] for note in unarchived] == [[b"a", b"c"]]
@@ -89,7 +89,7 @@ async def test_a_limit_that_was_overwritten_costs_the_others_of_a_batch_nothing(
     (holding,) = await queue.redis.keys("*holding:thread:t")
     await queue.redis.set(holding, "not what it was")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"{}") for lease in leases]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.STALE, Verdict.SETTLED]
+    assert await hand._settler._settle(batch) == [SettleReply.SETTLED, SettleReply.STALE, SettleReply.SETTLED]
     assert {"a", "c"} <= await noted_ends(queue.redis, queue.keys.ended)
     assert await queue.redis.xlen(queue.keys.stream) == 1
 
@@ -103,7 +103,7 @@ async def test_what_ended_is_noted_in_the_list_that_is_left(queue, hand, log_lin
     await queue.redis.set(getattr(queue.keys, what), "not what it was")
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1") for lease in leases]
     verdicts = await hand._settler._until_answered(batch, hand._settler._settle)
-    assert verdicts == [Verdict.ALREADY] * 3
+    assert verdicts == [SettleReply.ALREADY] * 3
     assert any("WRONGTYPE" in line.get("error", "") for line in log_lines())
     assert await queue.redis.xlen(queue.keys.stream) == 0
     if what == "ended":
@@ -120,7 +120,7 @@ async def test_the_others_keep_their_leases(queue, hand):
     leases = [hand.lease(run) for run in await hand.claim(3)]
     await damage(queue, "b")
     standings = await hand.leases.renew(queue.redis, leases)
-    assert standings == [Standing.KEPT, Standing.LOST, Standing.KEPT]
+    assert standings == [RenewalReply.KEPT, RenewalReply.LOST, RenewalReply.KEPT]
 
 
 async def test_the_others_are_handed_back(queue, hand):
@@ -151,10 +151,10 @@ async def test_the_line_behind_it_goes_on(queue, hand):
         await submit(queue, name, thread_id="t")
     (first,) = await hand.claim(3)
     await damage(queue, "b")
-    assert await hand.settle(hand.lease(first)) is Verdict.SETTLED
+    assert await hand.settle(hand.lease(first)) is SettleReply.SETTLED
     (last,) = await hand.claim(3)
     assert (first.run_id, last.run_id) == ("a", "c")
-    assert await hand.settle(hand.lease(last)) is Verdict.SETTLED
+    assert await hand.settle(hand.lease(last)) is SettleReply.SETTLED
 
 
 async def test_whoever_lists_runs_sees_the_others(queue, hand):
@@ -199,7 +199,7 @@ async def test_a_feed_that_is_none_any_more_stops_nobody(queue, hand, when, how)
     if when == "queued":
         assert await events(queue, "b") == ["started"]
     for run in runs:
-        assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
+        assert await hand.settle(hand.lease(run)) is SettleReply.SETTLED
     assert "succeeded" in await events(queue, "b")
 
 
@@ -222,7 +222,7 @@ async def test_of_a_run_that_is_named_twice_the_first_one_counts(queue, hand):
     (run,) = await hand.claim(1)
     await damage(queue, "a", key="feed")
     batch = [Settlement(hand.lease(run), Status.SUCCEEDED, "result", value) for value in (b"1", b"2")]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED, Verdict.ALREADY]
+    assert await hand._settler._settle(batch) == [SettleReply.SETTLED, SettleReply.ALREADY]
     assert (await queue.get("a")).result == 1
 
 
@@ -266,7 +266,7 @@ async def test_a_cancelled_run_is_not_ended_again_by_who_held_it(queue, hand):
     await queue.ensure()
     await queue.redis.execute_command("XGROUP", "SETID", queue.keys.stream, queue.settings.group, "0")
     assert await (await Hand(queue, "other").join()).claim(5) == []
-    assert await hand.settle(lease) is Verdict.STALE
+    assert await hand.settle(lease) is SettleReply.STALE
     assert (await queue.get("a")).status is Status.CANCELLED
 
 

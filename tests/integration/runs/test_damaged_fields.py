@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.run import Status
 from tests.support.runs.manual_worker import Hand, open_queue, retention_of, submit
@@ -116,7 +116,7 @@ async def work_on(queue, hand: Hand, began: dict, tried) -> None:
     assert {standings["a"].value, standings["c"].value} == {"kept"}, tried
     batch = [Settlement(lease, Status.SUCCEEDED, "result", b"1", b"") for lease in leases]
     verdicts = dict(zip(began, await hand._settler._settle(batch), strict=True))
-    assert all(verdict is Verdict.SETTLED for name, verdict in verdicts.items() if name != "b"), tried
+    assert all(verdict is SettleReply.SETTLED for name, verdict in verdicts.items() if name != "b"), tried
 
 
 async def looked_at(queue) -> None:

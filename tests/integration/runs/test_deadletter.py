@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import Conflict, InputError, NotFound
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Status
 from holdfast.telemetry.metrics import Metrics
@@ -133,7 +133,7 @@ async def test_a_replayed_run_starts_from_its_first_attempt_under_a_higher_fence
     assert await redis.zscore(queue.keys.ended, "r1") is None
     (claimed,) = await hand.claim()
     assert (claimed.attempt, claimed.fence) == (1, 2)
-    assert await hand.settle(hand.lease(claimed)) is Verdict.SETTLED
+    assert await hand.settle(hand.lease(claimed)) is SettleReply.SETTLED
     assert await events(queue, "r1") == ["submitted", "started", "failed", "replayed", "started", "succeeded"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.config import QueueSettings
 from holdfast.redis.scripts import load
 from holdfast.runs import expiry
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.queue import RunQueue
@@ -68,7 +68,7 @@ async def succeed_together(hand: Hand, count: int) -> None:
     """Let runs end in one call, as a busy worker does, and be archived."""
     runs = await hand.claim(count)
     batch = [Settlement(hand.lease(run), Status.SUCCEEDED, "result", b"1") for run in runs]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED] * count
+    assert await hand._settler._settle(batch) == [SettleReply.SETTLED] * count
     await hand.queue.redis.delete(hand.queue.keys.unarchived)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.config import QueueSettings
 from holdfast.errors import LeaseLost
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.leases.streams import StreamLeases
 from holdfast.runs.execution.claim import Claimer, RunLease
 from holdfast.runs.execution.emit import Emitter
-from holdfast.runs.execution.settle import Settler, Verdict
+from holdfast.runs.execution.settle import Settler, SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status, Submission
@@ -43,7 +43,7 @@ class Holder:
     def lease(self) -> Lease:
         return self.run.lease(self.owner)
 
-    async def settle(self, status: Status = Status.SUCCEEDED, value: bytes = b"1") -> Verdict:
+    async def settle(self, status: Status = Status.SUCCEEDED, value: bytes = b"1") -> SettleReply:
         field = "result" if status is Status.SUCCEEDED else "error"
         (verdict,) = await self.settler._settle([Settlement(self.lease, status, field, value)])
         return verdict
@@ -69,11 +69,11 @@ async def taken_over(queue) -> tuple[Holder, Holder]:
 
 async def test_a_stale_settlement_is_refused_and_changes_nothing(queue, taken_over):
     old, new = taken_over
-    assert await old.settle(value=b'"old"') is Verdict.STALE
+    assert await old.settle(value=b'"old"') is SettleReply.STALE
     assert (await queue.get("r")).status is Status.RUNNING
     assert (await queue.depth()).pending == 1, "a zombie's ack would have removed the new owner's entry"
-    assert await new.settle(value=b'"new"') is Verdict.SETTLED
-    assert await old.settle(value=b'"old"') is Verdict.STALE
+    assert await new.settle(value=b'"new"') is SettleReply.SETTLED
+    assert await old.settle(value=b'"old"') is SettleReply.STALE
     assert (await queue.get("r")).result == "new"
 
 
@@ -81,7 +81,7 @@ async def test_a_stale_settlement_is_refused_and_changes_nothing(queue, taken_ov
 async def test_no_kind_of_stale_settlement_is_taken(queue, taken_over, status):
     old, _ = taken_over
     verdict = (await old.settler._settle([Settlement(old.lease, status, value=b"{}", delay_ms=5)]))[0]
-    assert verdict is Verdict.STALE
+    assert verdict is SettleReply.STALE
     depth = await queue.depth()
     assert (depth.pending, depth.dead, depth.delayed) == (1, 0, 0)
 
@@ -112,7 +112,7 @@ async def test_a_renewal_after_an_operators_xclaim_is_lost(queue, redis):
         for p in await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
     ]
     await redis.xclaim(queue.keys.stream, queue.settings.group, "operator", 0, [entry])
-    assert await holder.leases.renew(redis, [holder.lease]) == [Standing.LOST]
+    assert await holder.leases.renew(redis, [holder.lease]) == [RenewalReply.LOST]
     (pending,) = await redis.xpending_range(queue.keys.stream, queue.settings.group, "-", "+", 1)
     assert pending["consumer"] == b"operator"
 
@@ -121,8 +121,8 @@ async def test_a_settlement_sent_twice_says_already(queue):
     await queue.submit(Submission(agent="a", run_id="r"))
     holder = Holder(queue, "me")
     await holder.claim()
-    assert await holder.settle() is Verdict.SETTLED
-    assert await holder.settle() is Verdict.ALREADY
+    assert await holder.settle() is SettleReply.SETTLED
+    assert await holder.settle() is SettleReply.ALREADY
     kinds = [fields[b"type"] for _, fields in await queue.redis.xrange(queue.keys.feed("r"))]
     assert kinds == [b"submitted", b"started", b"succeeded"]
 
@@ -150,7 +150,7 @@ async def test_an_entry_that_its_settlement_does_not_name_brings_no_second_start
     ((_, fields),) = await redis.xrange(queue.keys.stream)
     entry = await redis.xadd(queue.keys.returned, fields)
     await redis.hset(queue.keys.run("r"), mapping={"lane": queue.keys.returned, "entry": entry})
-    assert await holder.settle() is Verdict.SETTLED
+    assert await holder.settle() is SettleReply.SETTLED
     assert not await holder.claim()
     assert (await queue.get("r")).status is Status.SUCCEEDED
     depth = await queue.depth()
@@ -175,14 +175,14 @@ async def test_each_of_a_mixed_batch_gets_its_own_verdict(queue):
         Settlement(leases[4], Status.SUCCEEDED, "result", b"6"),
         Settlement(leases[5], Status.FAILED, value=error, reason="other"),
     ]
-    settled = Verdict.SETTLED
+    settled = SettleReply.SETTLED
     assert await holder.settler._settle(batch) == [
         settled,
-        Verdict.STALE,
+        SettleReply.STALE,
         settled,
         settled,
         settled,
-        Verdict.ALREADY,
+        SettleReply.ALREADY,
         settled,
     ]
     ended = [await queue.get(run_id) for run_id in "abcdef"]

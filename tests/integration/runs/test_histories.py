@@ -14,7 +14,7 @@ from holdfast.errors import Conflict, NotFound, QueuePaused
 from holdfast.leases.lease import Lease
 from holdfast.redis.client import Redis
 from holdfast.runs.deadletter import DeadLetters
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
@@ -135,7 +135,7 @@ class World:
     async def settle(self, a: int, b: int) -> None:
         if some := self._some_lease(a):
             hand, lease = some
-            if await hand.settle(lease, ENDS[b % len(ENDS)], "") is Verdict.SETTLED:
+            if await hand.settle(lease, ENDS[b % len(ENDS)], "") is SettleReply.SETTLED:
                 self.settled[lease.key, lease.fence] += 1
 
     async def hand_back(self, a: int, b: int) -> None:
@@ -257,7 +257,7 @@ class World:
         for _ in range(200):
             await self.hands[0].promote()
             for run in await self.hands[0].claim(10):
-                assert await self.hands[0].settle(self.hands[0].lease(run)) is Verdict.SETTLED
+                assert await self.hands[0].settle(self.hands[0].lease(run)) is SettleReply.SETTLED
             depth = await self.queue.depth()
             if depth.undelivered + depth.pending + depth.delayed == 0:
                 break

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from holdfast.config import RedisSettings
 from holdfast.redis.client import connect
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Status
@@ -27,7 +27,7 @@ async def end_many(queue: RunQueue, count: int = MANY) -> None:
         await submit(queue, f"r{number}")
     runs = await hand.claim(count)
     batch = [Settlement(hand.lease(run), Status.SUCCEEDED, "result", b"1", b"") for run in runs]
-    assert await hand._settler._settle(batch) == [Verdict.SETTLED] * count
+    assert await hand._settler._settle(batch) == [SettleReply.SETTLED] * count
 
 
 async def heard_by(channel, count: int) -> list[tuple[str, object]]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.config import QueueSettings
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.queue import RunQueue
 from holdfast.runs.retention import Retention
 from holdfast.runs.run import Priority, Status
@@ -149,7 +149,7 @@ async def test_a_running_run_that_lost_its_entry_starts_again_only_when_its_work
     assert (run.status, run.fence, run.owner) == (Status.DELAYED, lease.fence + 1, "")
     assert round(run.due_at * 1000) >= before + TTL_SECONDS * 1000
     assert await hand.renew(lease) == "lost"
-    assert await hand.settle(lease) is Verdict.STALE
+    assert await hand.settle(lease) is SettleReply.STALE
     assert (await queue.depth()).pending == 0
     await until(hand.promote)
     (again,) = await hand.claim()
@@ -168,7 +168,7 @@ async def test_a_run_whose_deleted_entry_is_still_renewed_is_left_to_its_worker(
     await redis.xdel(queue.keys.stream, entry)
     swept = await retention_of(queue, ttl=30.0).run_once()
     assert (swept.restored, swept.young) == ([], 0)
-    assert await hand.settle(lease) is Verdict.SETTLED
+    assert await hand.settle(lease) is SettleReply.SETTLED
     assert (await queue.get("r1")).status is Status.SUCCEEDED
 
 

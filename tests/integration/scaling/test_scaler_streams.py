@@ -19,7 +19,7 @@ from holdfast.runs.queue import RunQueue
 from holdfast.runs.run import Priority, Submission
 from holdfast.scaling import waking
 from holdfast.scaling.trigger import Trigger
-from holdfast.scaling.waking import Listener, Watch
+from holdfast.scaling.waking import Listener, QueueWatch
 from tests.support.redis.fault_proxy import FaultProxy
 from tests.support.redis.valkey_process import ValkeyProcess
 from tests.support.scaling.scalers import (
@@ -107,14 +107,14 @@ async def test_what_comes_between_the_look_and_the_block_is_not_missed(
     async with serving(settings_of(redis_settings, poll_seconds=RARELY)) as service:
         caller = Caller(service.port)
         looked, go_on = asyncio.Event(), asyncio.Event()
-        read = Watch._read
+        read = QueueWatch._read
 
         async def late(watch, lanes):
             looked.set()
             await go_on.wait()
             return await read(watch, lanes)
 
-        monkeypatch.setattr(Watch, "_read", late)
+        monkeypatch.setattr(QueueWatch, "_read", late)
         stream = caller.stream()
         assert await heard(stream) is False
         await asyncio.wait_for(looked.wait(), 30)
@@ -130,12 +130,12 @@ async def test_lanes_whose_ends_could_not_be_told_are_watched_soon(
     """Fails if one answer that comes late leaves a stream without a wake-up until the next poll."""
     async with serving(settings_of(redis_settings, poll_seconds=RARELY)) as service:
         caller = Caller(service.port)
-        ends, late = Watch._ends, [True]
+        ends, late = QueueWatch._ends, [True]
 
         async def once_late(watch):
             return {} if late and late.pop() else await ends(watch)
 
-        monkeypatch.setattr(Watch, "_ends", once_late)
+        monkeypatch.setattr(QueueWatch, "_ends", once_late)
         stream = caller.stream()
         assert await heard(stream) is False
         assert not late

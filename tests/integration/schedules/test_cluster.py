@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import RedisClusterException, ResponseError
 
 from holdfast.config import RedisSettings
-from holdfast.leases.lease import Standing
+from holdfast.leases.lease import RenewalReply
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquirer, schedule_leases
@@ -57,7 +57,7 @@ async def test_a_whole_life_in_a_cluster(cluster):
     assert sorted(run.name for run in runs) == sorted(names)
     leases = [run.lease("pod") for run in runs]
     assert set(await schedule_leases(TAGGED, owner="pod", ttl_ms=9000).renew(cluster, leases)) == {
-        Standing.KEPT
+        RenewalReply.KEPT
     }
     assert await completer.give_back(leases[:5], [0.0] * 5) == [Ended.RETURNED] * 5
     assert (
@@ -74,7 +74,7 @@ async def test_a_whole_life_in_a_cluster(cluster):
     assert await registry.repopulate(lambda lost: pytest.fail(lost.name)) == []
     office = cleanup_leadership(TAGGED, owner="pod", ttl_ms=9000)
     term = await office.campaign(cluster)
-    assert await office.renew(cluster, [term]) == [Standing.KEPT]
+    assert await office.renew(cluster, [term]) == [RenewalReply.KEPT]
     assert await registry.remove(names) == [Changed.REMOVED] * 40
 
 

@@ -13,7 +13,7 @@ from holdfast import App, Context
 from holdfast.config import BreakerSettings, RedisSettings, SenderSettings
 from holdfast.redis.client import connect
 from holdfast.redis.scripts import load
-from holdfast.reliability.breaker import State
+from holdfast.reliability.breaker import BreakerState
 from holdfast.schedules.breakers import _PROBE_SECONDS
 from tests.support.schedules.schedulers import stage_of
 from tests.support.waiting import stays, until
@@ -43,7 +43,9 @@ async def test_the_cadence_goes_on_after_an_outage(stage, fault_proxy):
     )
     await until(lambda: len(times) >= 3)
     fault_proxy.refuse()
-    await until(lambda: any(b.state is not State.CLOSED for b in running.scheduler.breakers.by_name.values()))
+    await until(
+        lambda: any(b.state is not BreakerState.CLOSED for b in running.scheduler.breakers.by_name.values())
+    )
     await asyncio.sleep(2)
     fault_proxy.heal()
     before, back = len(times), time.monotonic()
@@ -68,7 +70,7 @@ async def test_a_redis_that_is_back_is_asked_at_once_however_long_the_cooldown_i
     )
     await until(lambda: ran)
     fault_proxy.refuse()
-    await until(lambda: running.scheduler.breakers.furthest.state is State.OPEN)
+    await until(lambda: running.scheduler.breakers.furthest.state is BreakerState.OPEN)
     fault_proxy.heal()
     ran.clear()
     await until(lambda: len(ran) >= 3)
@@ -101,7 +103,7 @@ async def test_the_first_turn_comes_with_the_first_probe_that_redis_answers(stag
     scheduler.breakers.takes_writes = counted
     await until(lambda: ran)
     fault_proxy.refuse()
-    await until(lambda: scheduler.breakers.furthest.state is State.OPEN)
+    await until(lambda: scheduler.breakers.furthest.state is BreakerState.OPEN)
     await stays(lambda: not answered, seconds=2 * _PROBE_SECONDS)
     fault_proxy.heal()
     await until(lambda: answered and len(ran) > answered[0])
@@ -137,7 +139,7 @@ async def test_after_a_hang_no_schedule_waits_for_the_end_of_a_lease_that_no_sch
         running = await stage.start(app, interval_ms=50, permits=permits)
         await until(lambda: started and len(ran) >= 20)
         server.freeze()
-        await until(lambda: running.scheduler.breakers.furthest.state is State.OPEN)
+        await until(lambda: running.scheduler.breakers.furthest.state is BreakerState.OPEN)
         await asyncio.sleep(1)  # the probes of the breaker are given up too
         server.thaw()
         back = time.monotonic()
@@ -166,7 +168,7 @@ async def test_a_redis_that_takes_writes_again_is_asked_at_once_however_long_the
     try:
         await redis.config_set("maxmemory", 1)
         # The breaker of Redis also counts the end of a turn: then that of acquisitions stays one failure short.
-        await until(lambda: any(breaker.state is State.OPEN for breaker in breakers))
+        await until(lambda: any(breaker.state is BreakerState.OPEN for breaker in breakers))
         await stays(lambda: all(breaker.trips <= 1 for breaker in breakers), seconds=2.5)
     finally:
         await redis.config_set("maxmemory", 0)
@@ -183,8 +185,8 @@ async def test_a_breaker_that_errors_have_opened_keeps_its_cooldown_though_redis
     await redis.set(keys.definitions, "overwritten")
     await redis.zadd(keys.waiting, {"due": 0})
     breaker = running.scheduler.breakers.acquisition
-    await until(lambda: breaker.state is State.OPEN)
-    await stays(lambda: breaker.state is State.OPEN and breaker.trips == 1, seconds=2.5)
+    await until(lambda: breaker.state is BreakerState.OPEN)
+    await stays(lambda: breaker.state is BreakerState.OPEN and breaker.trips == 1, seconds=2.5)
     await redis.delete(keys.definitions, keys.waiting)
 
 

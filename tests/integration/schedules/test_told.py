@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, Context
 from holdfast.config import WorkerSettings
-from holdfast.reliability.breaker import State as Breaker
+from holdfast.reliability.breaker import BreakerState as Breaker
 from holdfast.schedules.entries import State
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every

@@ -33,7 +33,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
 
 
 def agent(agent_id: str = "x", needs: Needs | None = None, **spec: Any) -> Agent:
@@ -119,7 +119,7 @@ class Cluster:
         )
         self.children: dict[str, HostChild] = {}
         self.redis = connect(redis)
-        self.engine: Engine = open_engine(self.settings, self.redis)
+        self.engine: HostEngine = open_engine(self.settings, self.redis)
 
     async def start(self, *names: str, **environ: str) -> list[HostChild]:
         """Start hosts, and return when all serve."""

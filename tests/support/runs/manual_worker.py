@@ -12,7 +12,7 @@ from holdfast.leases.lease import Lease
 from holdfast.leases.streams import Evicted, StreamLeases
 from holdfast.redis.client import Redis
 from holdfast.runs.execution.claim import Claimed, Claimer, Woken
-from holdfast.runs.execution.settle import Settler, Verdict
+from holdfast.runs.execution.settle import Settler, SettleReply
 from holdfast.runs.execution.settlement import Settlement
 from holdfast.runs.expiry import Expiry
 from holdfast.runs.promoter import Promoter
@@ -55,7 +55,9 @@ class Hand:
     def lease(self, run: Claimed) -> Lease:
         return run.lease(self.name)
 
-    async def settle(self, lease: Lease, status: Status = Status.SUCCEEDED, extra: str | int = "") -> Verdict:
+    async def settle(
+        self, lease: Lease, status: Status = Status.SUCCEEDED, extra: str | int = ""
+    ) -> SettleReply:
         field, value = ("result", b"1") if status is Status.SUCCEEDED else ("error", b'{"kind":"server"}')
         if status in {Status.FAILED, Status.TIMED_OUT}:
             extra = extra or "server"
@@ -97,7 +99,7 @@ async def submit(queue: RunQueue, run_id: str = "", agent: str = "echo", **optio
 async def bury(hand: Hand, run_id: str, agent: str = "echo", reason: str = "server") -> None:
     """Submit a run and let it fail for good."""
     await submit(hand.queue, run_id, agent)
-    assert await hand.settle(await hand.claim_one(), Status.FAILED, reason) is Verdict.SETTLED
+    assert await hand.settle(await hand.claim_one(), Status.FAILED, reason) is SettleReply.SETTLED
 
 
 async def events(queue: RunQueue, run_id: str) -> list[str]:
@@ -149,5 +151,5 @@ def expiry_without_retention(queue) -> Expiry:
 async def settle_next(hand: Hand, count: int = 1) -> None:
     """Let runs end, and be archived."""
     for run in await hand.claim(count):
-        assert await hand.settle(hand.lease(run)) is Verdict.SETTLED
+        assert await hand.settle(hand.lease(run)) is SettleReply.SETTLED
     await hand.queue.redis.delete(hand.queue.keys.unarchived)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.redis.client import Redis
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.acquisition import Acquired, Acquirer, schedule_leases
@@ -109,7 +109,7 @@ class Pod:
         (word,) = await self.completer.give_back([self.lease(run)], delays, [past])
         return word
 
-    async def renew(self, run: Acquired) -> Standing:
+    async def renew(self, run: Acquired) -> RenewalReply:
         (standing,) = await self.leases.renew(self.redis, [self.lease(run)])
         return standing
 

@@ -14,7 +14,7 @@ from holdfast.telemetry.metrics import Metrics
 
 
 class Told:
-    """The part of a Control that tells."""
+    """The part of a control that reports."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics

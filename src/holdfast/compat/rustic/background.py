@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from holdfast.config import Settings
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Background:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-engine", daemon=True)
         self._thread.start()
-        self._open: dict[bytes, Engine] = {}
+        self._open: dict[bytes, HostEngine] = {}
         self._closing = contextlib.AsyncExitStack()
 
     def call(self, call: Coroutine[Any, Any, T]) -> T:
@@ -48,7 +48,7 @@ class Background:
             future.cancel()  # Ctrl-C ends the call on the loop, too
             raise
 
-    async def engine(self, settings: Settings) -> Engine:
+    async def engine(self, settings: Settings) -> HostEngine:
         """Return the engine for these settings; called on the loop only."""
         key = msgspec.json.encode((settings.redis, settings.hosts))
         engine = self._open.get(key)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rustic_ai.core.messaging import Client, MessagingConfig
 
     from holdfast.config import Settings
-    from holdfast.hosts.engine import Engine
+    from holdfast.hosts.engine import HostEngine
 
 _MACHINES: Final = 256
 """Rustic AI's message ids have eight bits for the machine id."""
@@ -141,7 +141,7 @@ class K8sExecutionEngine(ExecutionEngine):
         check_not_forked()
         slots = asyncio.Semaphore(_STOPS_AT_ONCE)
 
-        async def stop(engine: Engine, agent_id: str) -> None:
+        async def stop(engine: HostEngine, agent_id: str) -> None:
             async with slots:
                 await engine.stop(agent_id)
             self._launched.discard(agent_id)
@@ -156,14 +156,14 @@ class K8sExecutionEngine(ExecutionEngine):
 
         background().call(stop_all())
 
-    async def _engine(self) -> Engine:
+    async def _engine(self) -> HostEngine:
         return await background().engine(self._settings)
 
     def _qualified(self, guild_id: str, agent_id: str) -> str:
         return qualified(agent_id, guild_id, self.organization_id)
 
 
-async def _begin_stop(engine: Engine, agent_id: str) -> None:
+async def _begin_stop(engine: HostEngine, agent_id: str) -> None:
     """Remove this process's own agent from the registry; its host ends it after its current message."""
     await engine.registry.unwant(agent_id)
     task = asyncio.create_task(engine.stop(agent_id), name=f"stop {agent_id}")

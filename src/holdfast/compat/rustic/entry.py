@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rustic_ai.core.messaging import Client
 
     from holdfast.config import LogSettings
-    from holdfast.processes.control import Control
+    from holdfast.processes.control import ChildControl
 
 _settings: list[LogSettings] = []
 _EXAMPLE: Final[Mapping[str, Any]] = {
@@ -71,7 +71,7 @@ def prepare(*_: object) -> None:
     )
 
 
-def run(payload: dict[str, Any], control: Control) -> None:
+def run(payload: dict[str, Any], control: ChildControl) -> None:
     """Run an agent until its host stops it."""
     _write_logs(_settings[0] if _settings else load().settings.log)
     OwnAgent.agent_id = control.agent_id

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import boot_time
 from holdfast.errors import LeaseLost
-from holdfast.events.relay.retry import Delivered, GivenUp, TryAgain
+from holdfast.events.relay.retry import Delivered, GiveUpEvent, TryAgain
 from holdfast.events.sinks.request import SinkResponse
 from holdfast.redis.client import DISCONNECTS, TROUBLE
 from holdfast.telemetry.logs import get_logger, run_context
 
 if TYPE_CHECKING:
     from holdfast.events.relay.leases import EntryLeases
-    from holdfast.events.relay.loop import DeliverySlots, LoopControl, Wakeup
+    from holdfast.events.relay.loop import DeliverySlots, LoopControl, LoopWakeup
     from holdfast.events.relay.outbox import Outbox, OutboxEntry, PendingEvent
     from holdfast.events.relay.retry import Decision, RetryPolicy
     from holdfast.events.relay.run_facts import RunFacts, RunFactsCache
@@ -66,7 +66,7 @@ class Delivery:
         *,
         runs: RunFactsCache,
         leases: EntryLeases,
-        wakeup: Wakeup,
+        wakeup: LoopWakeup,
     ) -> None:
         self._sender, self._retry = sink.sender, sink.retry
         self._slots, self._loops, self._metrics = sink.slots, sink.loops, sink.metrics
@@ -157,7 +157,7 @@ class Delivery:
                 self._count_failure(entry, response)
                 log = _log.info if counts_as == "failed" else _log.warning
                 log("event not accepted", **fields, again_in=seconds, error=response.reason)
-            case GivenUp(reason):
+            case GiveUpEvent(reason):
                 self._count_failure(entry, response)
                 self._undelivered.inc()
                 _log.error("event given up", **fields, type=event.event.type, error=reason)
@@ -174,7 +174,7 @@ class Delivery:
                 seconds *= random.uniform(1, 1 + _JITTER)  # noqa: S311
                 await self._outbox.release(entry, seconds, counts_as=counts_as)
                 return False
-            case GivenUp(reason, rejections):
+            case GiveUpEvent(reason, rejections):
                 return await self._outbox.advance(entry, event, reason=reason, rejections=rejections, run=run)
             case Delivered():
                 return await self._outbox.advance(entry, event)

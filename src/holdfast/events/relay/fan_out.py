@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.events.relay.loop import Wakeup
+from holdfast.events.relay.loop import LoopWakeup
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class FanOut:
         runs: RunFactsCache,
         loops: LoopControl,
         metrics: Metrics,
-        deliveries: Sequence[Wakeup] = (),
+        deliveries: Sequence[LoopWakeup] = (),
     ) -> None:
-        self.wakeup = Wakeup()
+        self.wakeup = LoopWakeup()
         self._outbox = outbox
         self._runs = runs
         self._loops = loops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from holdfast.leases.lease import Lease, Standing
+from holdfast.leases.lease import Lease, RenewalReply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -35,10 +35,10 @@ class EntryLeases:
         finally:
             held.drop()
 
-    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[Standing]:
+    async def renew(self, redis: Redis, leases: Sequence[Lease]) -> Sequence[RenewalReply]:
         """Renew the leases that no other relay has taken over."""
         kept = await self._outbox.renew(redis, [_entry_of(lease) for lease in leases])
-        return [Standing.KEPT if each else Standing.LOST for each in kept]
+        return [RenewalReply.KEPT if each else RenewalReply.LOST for each in kept]
 
 
 def _entry_of(lease: Lease) -> tuple[str, str, int]:

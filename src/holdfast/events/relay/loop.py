@@ -86,7 +86,7 @@ class LoopControl:
             for task in tasks:
                 task.cancel()
 
-    async def run_round(self, work: Callable[[], Awaitable[float]], wakeup: Wakeup) -> None:
+    async def run_round(self, work: Callable[[], Awaitable[float]], wakeup: LoopWakeup) -> None:
         """Do one round, then wait for ``wakeup``, or for the seconds that the work returns (0: not at all).
 
         Two rounds are at least ``poll_seconds`` apart, unless the first one found work.
@@ -110,7 +110,7 @@ class LoopControl:
             await self.wait_or_stop(asyncio.sleep(max(next_round - now(), 0.0)))
 
 
-class Wakeup:
+class LoopWakeup:
     """Ends the wait of one loop, and reports the outages that the loop observes."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.events.relay.loop import Wakeup
+    from holdfast.events.relay.loop import LoopWakeup
     from holdfast.redis.client import Redis
 
 _RETRY_SECONDS = 1.0
@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 class _Listener:
     """The loops of one outbox, which poll while there is no subscription."""
 
-    def __init__(self, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
+    def __init__(self, notify: Callable[[], None], loops: Sequence[LoopWakeup]) -> None:
         self.notify = notify
         self._loops = loops
 
@@ -49,7 +49,7 @@ class Notifications:
         self._refused = False
         self._outages = redis_outages("notifications of events", "the relay polls")
 
-    def add(self, channel: str, notify: Callable[[], None], loops: Sequence[Wakeup]) -> None:
+    def add(self, channel: str, notify: Callable[[], None], loops: Sequence[LoopWakeup]) -> None:
         """Call ``notify`` for messages on a channel; it is subscribed at the next PING at the latest."""
         self._listeners[channel] = _Listener(notify, loops)
 

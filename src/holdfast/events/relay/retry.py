@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from holdfast.events.sinks.request import Verdict
+from holdfast.events.sinks.request import ResponseMeaning
 from holdfast.reliability.backoff import backoff_seconds
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class GiveUpEvent:
     """The event is stored as undelivered; the run's next event begins with ``rejections``."""
 
     reason: str
     rejections: int
 
 
-Decision: TypeAlias = Delivered | TryAgain | GivenUp
+Decision: TypeAlias = Delivered | TryAgain | GiveUpEvent
 
 
 class RetryPolicy:
@@ -52,11 +52,11 @@ class RetryPolicy:
 
     def decide(self, response: SinkResponse, entry: OutboxEntry, event: PendingEvent) -> Decision:
         """Return the decision about an event after this response."""
-        if response.verdict is Verdict.DELIVERED:
+        if response.verdict is ResponseMeaning.DELIVERED:
             return Delivered()
         if response.kind == "busy":
             return TryAgain(response.retry_after, "released")
-        rejected = response.verdict is Verdict.REJECTED
+        rejected = response.verdict is ResponseMeaning.REJECTED
         reason = given_up(
             response,
             ours=self._ours,
@@ -68,7 +68,7 @@ class RetryPolicy:
         )
         if reason:
             # A receiver that rejects everything gets fewer tries for each of the run's next events.
-            return GivenUp(reason, entry.rejections if rejected and not self._ours else 0)
+            return GiveUpEvent(reason, entry.rejections if rejected and not self._ours else 0)
         seconds = pause_seconds(self._settings, response, tries=entry.tries, refusals=entry.refusals)
         refused = counts_as_refusal(response, ours=self._ours)
         return TryAgain(seconds, response.verdict.value if refused else "failed")
@@ -76,7 +76,7 @@ class RetryPolicy:
 
 def pause_seconds(settings: RelaySettings, response: SinkResponse, *, tries: int, refusals: int) -> float:
     """Return the pause after this response and so many failures before; Retry-After is honoured."""
-    before = refusals if response.verdict is Verdict.REFUSED else tries
+    before = refusals if response.verdict is ResponseMeaning.REFUSED else tries
     pause = backoff_seconds(before + 1, settings.retry_first_seconds, settings.retry_most_seconds)
     return max(pause, response.retry_after)
 
@@ -87,8 +87,8 @@ def counts_as_refusal(response: SinkResponse, *, ours: bool) -> bool:
     If the operator's own receiver rejects everything (a rotated secret, a deployment that answers 404), that
     is an outage: the relay waits as long as for a receiver that is down.
     """
-    rejected = response.verdict is Verdict.REJECTED and not ours  # guard: own-rejections-not-counted
-    return rejected or response.verdict is Verdict.REFUSED
+    rejected = response.verdict is ResponseMeaning.REJECTED and not ours  # guard: own-rejections-not-counted
+    return rejected or response.verdict is ResponseMeaning.REFUSED
 
 
 def given_up(
@@ -107,13 +107,13 @@ def given_up(
     happened, or from when its receiver began to fail if that was later.
     """
     match response.verdict:
-        case Verdict.IMPOSSIBLE:
+        case ResponseMeaning.IMPOSSIBLE:
             return response.reason
-        case Verdict.REFUSED if refusals + 1 >= REFUSALS_MOST:
+        case ResponseMeaning.REFUSED if refusals + 1 >= REFUSALS_MOST:
             return f"{response.reason} ({refusals + 1} times)"
-        case Verdict.REJECTED if _for_good(response, refusals, ours=ours):
+        case ResponseMeaning.REJECTED if _for_good(response, refusals, ours=ours):
             return f"{response.reason} ({refusals + 1} times)"
-        case Verdict.RETRY | Verdict.REJECTED if (
+        case ResponseMeaning.RETRY | ResponseMeaning.REJECTED if (
             failing_since and now - max(event_at, failing_since) >= give_up_seconds
         ):
             return f"{response.reason} (tried for {give_up_seconds:g} s)"

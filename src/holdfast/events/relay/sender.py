@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.events.sinks.destinations import ReceiverFailed
-from holdfast.events.sinks.request import SinkResponse, Verdict
+from holdfast.events.sinks.request import ResponseMeaning, SinkResponse
 from holdfast.telemetry.traces import delivery_span, inject, record_delivery
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ class Sender:
                 headers = {**request.headers, **inject()}
                 request = msgspec.structs.replace(request, headers=headers)
             response = await self._poster.post(request)
-            error = "" if response.verdict is Verdict.DELIVERED else response.reason
+            error = "" if response.verdict is ResponseMeaning.DELIVERED else response.reason
             record_delivery(span, response.status, error)
             return response

@@ -35,7 +35,7 @@ _QUEUED = frozenset({b"queued", b"waiting"})
 _UNADDRESSED = b"unaddressed"
 
 
-class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
+class UndeliveredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One undelivered event; ``at`` is when it was given up, in seconds since the epoch."""
 
     id: str
@@ -55,7 +55,7 @@ class GivenUp(msgspec.Struct, frozen=True, kw_only=True):
 class GivenUpPage(msgspec.Struct, frozen=True):
     """One page of undelivered events, newest first, and the next cursor; empty after the last page."""
 
-    events: list[GivenUp]
+    events: list[UndeliveredEvent]
     cursor: str = ""
 
 
@@ -87,7 +87,7 @@ class Undelivered:
         self, *, limit: int = 50, cursor: str = "", run_id: str = "", sink: str = "", tenant: str = ""
     ) -> GivenUpPage:
         """Read events, newest first; ``cursor`` is the one of the page before."""
-        found: list[GivenUp] = []
+        found: list[UndeliveredEvent] = []
         top = _read_cursor(cursor)
         for _ in range(_PAGES_MOST):
             page = await self._redis.xrevrange(self._stream, top, "-", count=_PAGE)
@@ -135,7 +135,9 @@ class Undelivered:
             yield page
             start = f"({page[-1][0].decode()}" if page else start
 
-    async def _read(self, page: Sequence[_Entry], run_id: str, sink: str, tenant: str) -> Sequence[GivenUp]:
+    async def _read(
+        self, page: Sequence[_Entry], run_id: str, sink: str, tenant: str
+    ) -> Sequence[UndeliveredEvent]:
         """Read the entries of this run, sink and tenant.
 
         The queued redelivery and the tenant of the run are read from their own keys.
@@ -161,12 +163,12 @@ class _Owner(msgspec.Struct, frozen=True):
     tenant: str = ""
 
 
-def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant: object) -> GivenUp:
+def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant: object) -> UndeliveredEvent:
     sequence = _text(fields, b"sequence")
     origin = fields.get(b"origin", b"")
     # Stored with the event, so that it is right also after the run was removed, or another run has its id.
     owner = msgspec.json.decode(origin, type=_Owner).tenant if origin else _decoded(tenant)
-    return GivenUp(
+    return UndeliveredEvent(
         id=entry.decode(),
         run_id=_text(fields, b"run_id"),
         event_id=_text(fields, b"event_id"),
@@ -185,7 +187,7 @@ def _is_of(fields: dict[bytes, bytes], run_id: str, sink: str) -> bool:
     return (not run_id or _text(fields, b"run_id") == run_id) and (not sink or _text(fields, b"sink") == sink)
 
 
-def _unserved(event: GivenUp) -> str:
+def _unserved(event: UndeliveredEvent) -> str:
     setting = " with event_api.url (EVENT_API_URL)" if event.sink == "eventapi" else ""
     return f"no relay serves sink {event.sink}: start one{setting}, then deliver its events again"
 

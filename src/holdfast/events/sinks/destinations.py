@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from holdfast.config import BreakerSettings
-from holdfast.events.sinks.request import Verdict
-from holdfast.reliability.breaker import Breaker, State
+from holdfast.events.sinks.request import ResponseMeaning
+from holdfast.reliability.breaker import Breaker, BreakerState
 from holdfast.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -75,22 +75,24 @@ class Destination:
 
         The events of one run may be rejected while others are accepted: only many rejections in a row count.
         """
-        rejects = self._ours and response.verdict is Verdict.REJECTED
+        rejects = self._ours and response.verdict is ResponseMeaning.REJECTED
         return response.is_about_the_receiver or (rejects and self._rejections + 1 >= self._failures_most)
 
     def report(self, response: SinkResponse) -> None:
         """Count the response; log once when the receiver becomes unavailable, and once when it recovers."""
         match response.verdict:
-            case Verdict.DELIVERED:
+            case ResponseMeaning.DELIVERED:
                 if self._failures >= self._failures_most:
                     seconds = round(time.monotonic() - self._failing_since, 1)
                     _log.warning(
                         "receiver recovered", receiver=self._name, failures=self._failures, seconds=seconds
                     )
                 self._failures = self._rejections = 0
-            case Verdict.RETRY | Verdict.REJECTED if self._ours or response.is_about_the_receiver:
+            case ResponseMeaning.RETRY | ResponseMeaning.REJECTED if (
+                self._ours or response.is_about_the_receiver
+            ):
                 self._failures += 1
-                self._rejections += response.verdict is Verdict.REJECTED
+                self._rejections += response.verdict is ResponseMeaning.REJECTED
                 if self._failures == 1:
                     self._failing_since = time.monotonic()
                 if self._failures == self._failures_most:
@@ -137,7 +139,7 @@ class Destinations:
 
     def open_breakers(self) -> int:
         """Return how many receivers are not called now, because their breakers are open."""
-        return sum(1 for each in self._known.values() if each.breaker.state is not State.CLOSED)
+        return sum(1 for each in self._known.values() if each.breaker.state is not BreakerState.CLOSED)
 
     def _forget(self) -> None:
         oldest = next((key for key, each in self._known.items() if not each.active), None)

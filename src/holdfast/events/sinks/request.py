@@ -41,7 +41,7 @@ class Sink(Protocol):
         ...
 
 
-class Verdict(enum.StrEnum):
+class ResponseMeaning(enum.StrEnum):
     """What a response means for the event.
 
     ::
@@ -70,17 +70,17 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
     retry_after: float = 0.0
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ResponseMeaning:
         """The verdict on the event."""
         if 200 <= self.status < 300:
-            return Verdict.DELIVERED
+            return ResponseMeaning.DELIVERED
         if self.kind == "address":
-            return Verdict.IMPOSSIBLE
+            return ResponseMeaning.IMPOSSIBLE
         if self.status in _EVENTS_FAULT:
-            return Verdict.REFUSED
+            return ResponseMeaning.REFUSED
         if 300 <= self.status < 500 and self.status not in _WORTH_RETRYING:
-            return Verdict.REJECTED
-        return Verdict.RETRY
+            return ResponseMeaning.REJECTED
+        return ResponseMeaning.RETRY
 
     @property
     def gone(self) -> bool:
@@ -95,7 +95,7 @@ class SinkResponse(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failure_kind(self) -> str:
         """Why it failed, as metrics count it: the ``kind``, or ``rejected``."""
-        return "rejected" if self.verdict is Verdict.REJECTED else self.kind
+        return "rejected" if self.verdict is ResponseMeaning.REJECTED else self.kind
 
     @property
     def reason(self) -> str:

@@ -11,7 +11,7 @@ from holdfast.agents.failures import classify
 from holdfast.agents.outcome import Failed, Lost, Outcome, StopReason
 from holdfast.errors import LeaseLost, ThreadTaken
 from holdfast.runs.execution.preparation import log_context_of, prepare
-from holdfast.runs.execution.settle import Verdict
+from holdfast.runs.execution.settle import SettleReply
 from holdfast.runs.execution.settlement import settlement_of, with_retry
 from holdfast.runs.run import Status
 from holdfast.telemetry.logs import speaking_of
@@ -144,19 +144,19 @@ class Attempt:
     def _settle(self, settlement: Settlement) -> None:
         self._resources.settler.add(settlement, self._settled)
 
-    def _settled(self, settlement: Settlement, verdict: Verdict) -> None:
+    def _settled(self, settlement: Settlement, verdict: SettleReply) -> None:
         with speaking_of(self._log_context):
             self.hold.drop()
             self._on_settled(self)
             self._report(settlement, verdict)
 
-    def _report(self, settlement: Settlement, verdict: Verdict) -> None:
+    def _report(self, settlement: Settlement, verdict: SettleReply) -> None:
         """Count and log how the attempt ended."""
-        status = Status.CANCELLED if verdict is Verdict.CANCELLED else settlement.status
+        status = Status.CANCELLED if verdict is SettleReply.CANCELLED else settlement.status
         seconds = round(self._seconds, 4)
         ending = {"status": status or "handed_back", "seconds": seconds, "duration_seconds": seconds}
         log, fault = self._resources.log, settlement.fault
-        if verdict is Verdict.STALE:
+        if verdict is SettleReply.STALE:
             log.warning("result refused: the run has a newer fence", **ending)
             return
         self._count(settlement, status)

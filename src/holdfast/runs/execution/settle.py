@@ -41,7 +41,7 @@ _NOT_SETTLED = "run not settled, its record may be damaged"
 _log = get_logger(__name__)
 
 
-class Verdict(enum.StrEnum):
+class SettleReply(enum.StrEnum):
     """The reply to a settlement; a retry of a run that was cancelled meanwhile ends as cancelled."""
 
     SETTLED = "settled"
@@ -50,7 +50,7 @@ class Verdict(enum.StrEnum):
     STALE = "stale"
 
 
-OnSettled: TypeAlias = Callable[[Settlement, Verdict], None]
+OnSettled: TypeAlias = Callable[[Settlement, SettleReply], None]
 _Waiting: TypeAlias = tuple[Settlement, OnSettled | None]
 
 
@@ -117,16 +117,16 @@ class Settler:
         self.silent_since = time.monotonic()
         verdicts = await self._until_answered([settlement for settlement, _ in batch], call)
         self.silent_since = math.inf
-        self._events_appended.inc(sum(verdict is not Verdict.STALE for verdict in verdicts))
+        self._events_appended.inc(sum(verdict is not SettleReply.STALE for verdict in verdicts))
         for (settlement, on_settled), verdict in zip(batch, verdicts, strict=True):
-            if verdict is Verdict.STALE:
+            if verdict is SettleReply.STALE:
                 self._metrics.stale_settles_refused.labels(self._queue.name).inc()
             if on_settled is not None:
                 on_settled(settlement, verdict)
 
     async def _until_answered(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any]
-    ) -> Sequence[Verdict]:
+    ) -> Sequence[SettleReply]:
         for failures in itertools.count(1):
             try:
                 with self._outages:
@@ -143,11 +143,11 @@ class Settler:
 
     async def _one_by_one(
         self, batch: list[Settlement], call: Callable[[list[Settlement]], Any], exc: Exception
-    ) -> list[Verdict]:
+    ) -> list[SettleReply]:
         """Send each settlement of a refused batch alone: a damaged record must not block the others."""
         if len(batch) == 1:
             _log.error(_NOT_SETTLED, run_id=batch[0].lease.key, error=str(exc))
-            return [Verdict.STALE]
+            return [SettleReply.STALE]
         _log.error(
             "settlements refused, a key of the queue may be damaged; each run is settled alone",
             queue=self._queue.name,
@@ -156,7 +156,7 @@ class Settler:
         )
         return [(await self._until_answered([settlement], call))[0] for settlement in batch]
 
-    async def _settle(self, batch: list[Settlement]) -> Sequence[Verdict]:
+    async def _settle(self, batch: list[Settlement]) -> Sequence[SettleReply]:
         args = self._head.copy()
         for common, group in itertools.groupby(batch, _common_part):
             runs = list(group)
@@ -166,22 +166,22 @@ class Settler:
                 args += (s.lease.key, entry, s.value, s.data) if s.data else (s.lease.key, entry, s.value)
         self._batch_size.observe(len(batch))
         exceptions: list[Any] = await _SETTLE(self._queue.redis, self._keys, args)
-        verdicts = [Verdict.SETTLED] * len(batch)
+        verdicts = [SettleReply.SETTLED] * len(batch)
         for at in range(0, len(exceptions), 2):
             number: int = exceptions[at]
             verdicts[number - 1] = self._verdict(batch[number - 1], exceptions[at + 1])
         return verdicts
 
-    def _verdict(self, settlement: Settlement, word: bytes) -> Verdict:
+    def _verdict(self, settlement: Settlement, word: bytes) -> SettleReply:
         if word == b"damaged":
             _log.error(_NOT_SETTLED, run_id=settlement.lease.key)
-            return Verdict.STALE
+            return SettleReply.STALE
         return _VERDICTS[word]
 
-    async def _hand_back(self, batch: list[Settlement]) -> Sequence[Verdict]:
+    async def _hand_back(self, batch: list[Settlement]) -> Sequence[SettleReply]:
         released = await self._leases.release(self._queue.redis, [s.lease for s in batch])
         self._metrics.runs_handed_back.labels(self._queue.name).inc(sum(released))
-        return [Verdict.SETTLED if ok else Verdict.STALE for ok in released]
+        return [SettleReply.SETTLED if ok else SettleReply.STALE for ok in released]
 
 
 def _bytes_of(waiting: _Waiting) -> int:
@@ -197,4 +197,4 @@ def _common_part(s: Settlement) -> tuple[Any, ...]:
     return s.status, s.field, extra, lane, s.lease.fence, int(bool(s.data))
 
 
-_VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
+_VERDICTS = {verdict.value.encode(): verdict for verdict in SettleReply}

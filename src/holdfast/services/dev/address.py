@@ -27,7 +27,7 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothi
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ApiAddress:
     """The address of the API; ``refused`` is the reason why it is not the configured port."""
 
     host: str
@@ -48,7 +48,7 @@ def missing_packages() -> list[str]:
 
 
 @contextlib.contextmanager
-def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
+def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[ApiAddress]:
     """Open the configured port for a child, or a free one if that is in use and not ``asked`` for explicitly.
 
     A free one rather than none: a second dev on the same machine works, too, and prints its port.
@@ -70,7 +70,7 @@ def opened(settings: ApiSettings, *, asked: bool = False) -> Generator[Address]:
                     f"port {settings.port} can't be opened ({refused}): choose another with --port or "
                     "api.port (HOLDFAST_API_PORT), where 0 is a free one"
                 ) from exc
-        yield Address(settings.host, listener.getsockname()[1], refused, listener)
+        yield ApiAddress(settings.host, listener.getsockname()[1], refused, listener)
 
 
 def _require_safety(settings: ApiSettings) -> None:
@@ -100,7 +100,7 @@ def submit_line(agent: str, example: Any) -> str:
     return f"holdfast submit {agent}{given} --follow"
 
 
-def curl_line(address: Address, agent: str, example: Any, *, keyed: bool) -> str:
+def curl_line(address: ApiAddress, agent: str, example: Any, *, keyed: bool) -> str:
     """Return the command that submits a run over HTTP."""
     body = {"agent_id": agent} if example is None else {"agent_id": agent, "input": example}
     key = " -H 'Authorization: Bearer KEY'" if keyed else ""

@@ -37,7 +37,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AppCheck:
     """The contents of a loaded app, or the problem; ``misnamed`` if only its name is wrong."""
 
     agents: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Verdict:
     misnamed: bool = False
 
 
-async def check_app(reference: str) -> Verdict:
+async def check_app(reference: str) -> AppCheck:
     """Load the app in another process; return its contents, or why it can't be loaded."""
     command = [sys.executable, "-m", "holdfast.services.dev.probe", reference]
     process = await asyncio.create_subprocess_exec(
@@ -66,16 +66,16 @@ async def check_app(reference: str) -> Verdict:
         async with asyncio.timeout(PATIENCE_SECONDS):
             printed, problem = await process.communicate()
     except TimeoutError:
-        return Verdict(problem=f"{reference} was still being imported after {PATIENCE_SECONDS:g} s")
+        return AppCheck(problem=f"{reference} was still being imported after {PATIENCE_SECONDS:g} s")
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
         text = problem.decode(errors="replace").strip() or f"{reference} can't be loaded"
-        return Verdict(problem=text, misnamed=process.returncode == MISNAMED)
+        return AppCheck(problem=text, misnamed=process.returncode == MISNAMED)
     # The app may print, too: the last line is the probe's.
     found = msgspec.json.decode(printed.split(b"\n")[-2], type=Contents)
-    return Verdict(
+    return AppCheck(
         tuple(found.agents),
         tuple(found.residents),
         frozenset(found.files),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.config import Settings
-    from holdfast.services.dev.address import Address
+    from holdfast.services.dev.address import ApiAddress
 
 
 SINGLE_PLACES = 5
@@ -26,7 +26,7 @@ class Recipes:
     """The recipes of one system: all its processes have the same Redis, database and settings."""
 
     def __init__(
-        self, settings: Settings, app_path: str, redis_url: str, *, workers: int, address: Address | None
+        self, settings: Settings, app_path: str, redis_url: str, *, workers: int, address: ApiAddress | None
     ) -> None:
         self._settings = settings
         self._app_path = app_path

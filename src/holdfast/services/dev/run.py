@@ -34,7 +34,7 @@ from holdfast.services.dev.check import Example, check_app
 from holdfast.services.dev.child import Child
 from holdfast.services.dev.console import Console, JsonConsole
 from holdfast.services.dev.recipes import SINGLE_PLACES, Recipes
-from holdfast.services.dev.watch import Watch, app_folder
+from holdfast.services.dev.watch import FileWatch, app_folder
 from holdfast.services.signals import on_signals
 from holdfast.services.store_registration import StoreRegistration
 from holdfast.telemetry import logs
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from holdfast.config import QueueSettings, Settings
     from holdfast.redis.embedded import EmbeddedServer
-    from holdfast.services.dev.address import Address
-    from holdfast.services.dev.check import Verdict
+    from holdfast.services.dev.address import ApiAddress
+    from holdfast.services.dev.check import AppCheck
 
 RELOAD_GRACE_SECONDS = 2.0
 """How long runs may finish on the old code before they are handed to workers with the new one."""
@@ -100,7 +100,7 @@ class Dev:
         self._count = 0 if autoscaled else workers
         self._autoscaled = autoscaled
         self._port_asked = port_asked
-        self._watch = Watch(app_folder(app_path)) if reload else None
+        self._watch = FileWatch(app_folder(app_path)) if reload else None
         self._server: EmbeddedServer | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -150,7 +150,7 @@ class Dev:
 
     # -- the app
 
-    async def _loadable_app(self) -> Verdict | None:
+    async def _loadable_app(self) -> AppCheck | None:
         """Wait until the app can be loaded; None if the stop came first."""
         while (verdict := await self._check_app()).problem:
             # A change of the code may repair broken code, but not a wrong name on the command line.
@@ -162,14 +162,14 @@ class Dev:
                 return None
         return verdict
 
-    async def _check_app(self) -> Verdict:
+    async def _check_app(self) -> AppCheck:
         """Load the app in another process, and watch its files from now on."""
         verdict = await check_app(self._app_path)
         if self._watch is not None:
             self._watch.files = None if verdict.problem else verdict.files
         return verdict
 
-    async def _changed(self, watch: Watch) -> bool:
+    async def _changed(self, watch: FileWatch) -> bool:
         """Wait for a change; False if the stop came first."""
         waits = [asyncio.create_task(watch.changed()), asyncio.create_task(self._stop.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -182,8 +182,8 @@ class Dev:
         workers: list[Child],
         scaler: Autoscaler | None,
         api: list[Child],
-        first: Verdict,
-        start_host: Callable[[Verdict], None],
+        first: AppCheck,
+        start_host: Callable[[AppCheck], None],
     ) -> None:
         catalogue = first.catalogue
         while (watch := self._watch) is not None:
@@ -216,7 +216,7 @@ class Dev:
 
     # -- the processes
 
-    async def _run_processes(self, url: str, verdict: Verdict) -> None:
+    async def _run_processes(self, url: str, verdict: AppCheck) -> None:
         with self._address() as address:
             recipes = Recipes(self._settings, self._app_path, url, workers=self._count, address=address)
             running = (*recipes.workers(), *recipes.scheduler())  # these run the app's code
@@ -229,7 +229,7 @@ class Dev:
                 for child in (*workers, *api, *upkeep):
                     group.create_task(child.run(), name=child.name)
 
-                def start_host(verdict: Verdict) -> None:
+                def start_host(verdict: AppCheck) -> None:
                     """Start a host with the first resident."""
                     if self._needs_host(verdict) and all(child.name != "host" for child in workers):
                         workers.append(Child(recipes.host(), self._console))
@@ -245,7 +245,7 @@ class Dev:
                     task.cancel()
                 await self._stop_processes(workers, scaler, api, upkeep)
 
-    def _needs_host(self, verdict: Verdict) -> bool:
+    def _needs_host(self, verdict: AppCheck) -> bool:
         if verdict.residents and not importlib.util.find_spec("grpc"):
             self._console.warn(
                 f"no host for {', '.join(verdict.residents)}: {missing_extra('it', 'grpc', 'hosts')}"
@@ -267,7 +267,7 @@ class Dev:
         )
 
     @contextlib.contextmanager
-    def _address(self) -> Generator[Address | None]:
+    def _address(self) -> Generator[ApiAddress | None]:
         """Yield the address of the API; None, with a message, without its packages."""
         missing = missing_packages()
         if missing:
@@ -298,7 +298,7 @@ class Dev:
         stops += [each.stop(STOP_MARGIN_SECONDS, self._hurry) for each in upkeep]
         await asyncio.gather(*stops)
 
-    def _print_overview(self, url: str, verdict: Verdict, address: Address | None) -> None:
+    def _print_overview(self, url: str, verdict: AppCheck, address: ApiAddress | None) -> None:
         console, agents, residents = self._console, verdict.agents, verdict.residents
         runs = bool(agents) or not residents  # with residents only there is nothing to submit
         example = verdict.example or Example(agents[0] if agents else "AGENT", {})

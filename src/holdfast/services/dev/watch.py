@@ -70,7 +70,7 @@ class Changes:
     new: list[Path]
 
 
-class Watch:
+class FileWatch:
     """Compares the files of a folder with their last state."""
 
     def __init__(self, folder: Path) -> None:
