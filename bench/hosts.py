@@ -20,7 +20,7 @@ import psutil
 from bench import harness
 from bench.figures import Figure, Goal, median_of, percentile
 from holdfast.config import HostSettings, RedisSettings, Settings
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast.hosts.remote import RemoteCalls
 from holdfast.services.residents import Residents
 
@@ -209,7 +209,7 @@ async def _three_hosts(plan: Plan) -> list[Figure]:
             took = await _all(office, names)
             answers = await asyncio.gather(*(office.ask(name, name, timeout=60) for name in names))
             assert answers == names
-            live = sum(1 for each in await office.list() if each.status is Status.RUNNING)
+            live = sum(1 for each in await office.list() if each.status is AgentStatus.RUNNING)
     plan.say(f"{live} residents on three hosts in {took:.1f} s, all answered")
     return [
         Figure(f"{count} residents on three hosts", took, "s"),
@@ -236,7 +236,7 @@ async def _kills(plan: Plan) -> list[Figure]:
 
             async def back(before: dict[str, int] = before) -> bool:
                 return all(
-                    each.status is Status.RUNNING and each.fence > before[each.agent.agent_id]
+                    each.status is AgentStatus.RUNNING and each.fence > before[each.agent.agent_id]
                     for each in await office.list()
                 )
 

@@ -25,7 +25,7 @@ from holdfast.redis.client import connect
 from holdfast.schedules.acquisition import Acquirer
 from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.history import past_turn
-from holdfast.schedules.registry import Registry, registration_of, schedule_keys
+from holdfast.schedules.registry import ScheduleRegistry, registration_of, schedule_keys
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 
@@ -48,7 +48,7 @@ class Bench:
         self.on = on
         self.keys: ScheduleKeys = schedule_keys(settings)
         self.redis = connect(settings)
-        self.registry = Registry(self.redis, self.keys)
+        self.registry = ScheduleRegistry(self.redis, self.keys)
 
     async def fill(self, count: int, agent: str = "noop", *, every: float = 3600, over: float = 0.0) -> None:
         """Register schedules that are due now, or at times spread over the next ``over`` seconds."""

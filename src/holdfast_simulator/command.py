@@ -13,7 +13,7 @@ import typer
 from holdfast.cli import options, output
 from holdfast.cli.formatting import span
 from holdfast.cli.output import Column
-from holdfast.cli.parser import Parser
+from holdfast.cli.parser import CommandParser
 from holdfast.cli.root import COMMANDS
 from holdfast.cli.session import Session, in_session, meant
 from holdfast.config.durations import duration_seconds
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast_simulator.policies import Policy
     from holdfast_simulator.traces import Trace
 
-simulate = Parser(help=COMMANDS["simulate"], rich_markup_mode=None)
+simulate = CommandParser(help=COMMANDS["simulate"], rich_markup_mode=None)
 
 _COLUMNS: Final = (
     Column("POLICY"),

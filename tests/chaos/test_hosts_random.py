@@ -21,7 +21,7 @@ import pytest
 
 from holdfast.config import RedisSettings
 from holdfast.errors import HoldfastError
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast.redis.client import TROUBLE
 from holdfast.services.residents import Residents
 from tests.support.hosts.faulty_agents import Hosts
@@ -239,7 +239,9 @@ class History:
             assert await registry.location(name) == self.cluster.children[placed.host].address
             assert name in await registry.on_host(placed.host)
         for name in set(AGENTS) - self.wanted:
-            assert (await registry.get(name)) is None or (await registry.get(name)).status is Status.STOPPED
+            assert (await registry.get(name)) is None or (
+                await registry.get(name)
+            ).status is AgentStatus.STOPPED
             assert await registry.location(name) is None
 
     async def end(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.schedule import family
 from tests.support.redis.valkey_process import free_port
 from tests.support.runs.system import System
@@ -151,7 +151,7 @@ class History:
         lost = [
             one.name
             for one in await self.board.entries.get_many(sorted(defined))
-            if one.state is State.MISSING
+            if one.state is ScheduleState.MISSING
         ]
         assert not lost, f"{lost} are nowhere"
         self.ledger.check_nothing_ran_twice_under_one_fence()

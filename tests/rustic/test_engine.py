@@ -11,7 +11,7 @@ from rustic_ai.core.messaging import MessagingConfig
 
 from holdfast.compat.rustic import K8sExecutionEngine
 from holdfast.errors import InputError, NoHost, ProcessError, ProcessFailed
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from tests.support.hosts.rustic_agents import Answering, Failing
 from tests.support.hosts.rustic_system import ORGANIZATION, answering, ask, gone, placed, probe_in, said
 from tests.support.waiting import wait_until
@@ -137,7 +137,7 @@ def test_a_frozen_hosts_copy_answers_nothing_beside_the_one_that_replaces_it(gui
     try:
         moved = wait_until(
             lambda: placed(engine, "one"),
-            lambda found: found.host != frozen and found.status is Status.RUNNING,
+            lambda found: found.host != frozen and found.status is AgentStatus.RUNNING,
             what="the agent to run elsewhere",
             seconds=60,
         )

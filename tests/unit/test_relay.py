@@ -18,7 +18,7 @@ from holdfast.events.sinks.cloudevent import trace_headers
 from holdfast.events.sinks.destinations import Destinations, ReceiverFailed
 from holdfast.events.sinks.eventapi import EventApi
 from holdfast.events.sinks.poster import Poster
-from holdfast.events.sinks.push import LIFECYCLE, Push
+from holdfast.events.sinks.push import LIFECYCLE, PushSink
 from holdfast.events.sinks.request import ResponseMeaning, SinkRequest, SinkResponse, retry_after_of
 from holdfast.events.sinks.webhook import Webhook
 from holdfast.reliability.breaker import BreakerState
@@ -251,12 +251,12 @@ def test_a_message_that_nobody_can_read_says_nothing():
 
 
 def test_a_push_config_that_nobody_can_read_has_no_url():
-    assert Push().request(RUN, EVENT, 1, "{nonsense").url == ""
+    assert PushSink().request(RUN, EVENT, 1, "{nonsense").url == ""
 
 
 def test_push_credentials_become_an_authorization():
     config = '{"url":"http://x","authentication":{"schemes":["Bearer"],"credentials":"abc"}}'
-    assert Push().request(RUN, EVENT, 1, config).headers["authorization"] == "Bearer abc"
+    assert PushSink().request(RUN, EVENT, 1, config).headers["authorization"] == "Bearer abc"
 
 
 def test_without_a_secret_webhooks_have_no_signature():

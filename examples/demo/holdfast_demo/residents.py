@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from holdfast import Residents
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast_demo.figures import Kept
 from holdfast_demo.program import HOSTS, RESIDE
 from holdfast_demo.stage import PATIENCE_SECONDS
@@ -66,7 +66,7 @@ async def _back(residents: Residents, home: Placed) -> Placed:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 placed = await residents.engine.registry.get(name)
-                if placed is not None and placed.status is Status.RUNNING and placed.fence > home.fence:
+                if placed is not None and placed.status is AgentStatus.RUNNING and placed.fence > home.fence:
                     return placed
                 await asyncio.sleep(_LOOK_SECONDS)
     except TimeoutError:

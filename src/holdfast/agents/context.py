@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.agents.memory import LocalMemory
 from holdfast.agents.outcome import Asking, Interrupted, StopReason
-from holdfast.agents.state import State, SyncState
+from holdfast.agents.state import AgentState, SyncState
 from holdfast.agents.steps import Journal, Steps, as_json, read_back, require_function
 from holdfast.agents.unawaited import forgotten
 from holdfast.errors import InputError, LeaseLost
@@ -239,7 +239,7 @@ class Context(BaseContext):
         self._emit = emit
         self._answers = answers
         self._asked = 0
-        self._state: State | None = None
+        self._state: AgentState | None = None
 
     async def emit(self, event_type: str, data: Any = None) -> None:
         """Append an event to the run's feed."""
@@ -264,10 +264,10 @@ class Context(BaseContext):
         return await self._scope.steps.run(name, call, args, kwargs)
 
     @property
-    def state(self) -> State:
+    def state(self) -> AgentState:
         """What the run's thread remembers from run to run, or the run itself if it has no thread."""
         if self._state is None:
-            self._state = State(self._scope.memory, self._scope.require_open)
+            self._state = AgentState(self._scope.memory, self._scope.require_open)
         return self._state
 
     async def interrupt(self, value: Any = None) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LONGEST_KEY = 200
 
 
-class State:
+class AgentState:
     """Values by key, of the run's thread if it has one, else of the run; every write is kept at once."""
 
     def __init__(self, memory: Memory, require_open: Callable[[], None]) -> None:
@@ -65,7 +65,7 @@ class State:
 class SyncState:
     """The same for an agent in a thread."""
 
-    def __init__(self, state: State, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, state: AgentState, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._state = state
         self._wait = wait
 

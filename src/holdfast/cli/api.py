@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 from holdfast.errors import InputError
 from holdfast.packages import needs_extra
 
@@ -23,9 +23,9 @@ def run(arguments: list[str]) -> int:
     return _serve(parser().parse_args(arguments))
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    parser = Parser("api")
+    parser = ServiceArgumentParser("api")
     parser.epilog = "`holdfast api new-key NAME` makes a key for it"
     parser.add_argument(
         "--app",
@@ -90,9 +90,9 @@ def _placed(settings: Settings, host: str | None, port: int | None) -> Settings:
     return msgspec.structs.replace(settings, api=msgspec.structs.replace(settings.api, **changes))
 
 
-def new_key_parser() -> Parser:
+def new_key_parser() -> ServiceArgumentParser:
     """Return the parser of ``holdfast api new-key``."""
-    parser = Parser("api")
+    parser = ServiceArgumentParser("api")
     parser.prog, parser.description = "holdfast api new-key", "Make a key and print it, once."
     parser.add_argument("name", metavar="NAME", help="whose key it is; shown in logs and errors")
     parser.add_argument(

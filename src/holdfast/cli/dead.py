@@ -44,7 +44,7 @@ _COLUMNS = (
 )
 
 
-class Wanted(TypedDict):
+class LetterFilter(TypedDict):
     """Which letters are meant; an empty field matches all."""
 
     queue: str
@@ -73,7 +73,7 @@ def list_letters(
 
     async def work(session: Session) -> tuple[LetterList, str]:
         letters = (await session.operations(queue)).dead_letters
-        wanted: Wanted = {"queue": queue or "", "agent": agent, "reason": reason}
+        wanted: LetterFilter = {"queue": queue or "", "agent": agent, "reason": reason}
         page = await letters.list(**wanted, limit=limit, cursor=cursor)
         return page, "" if page.letters or cursor else await letters.explain_none(**wanted)
 
@@ -174,7 +174,7 @@ def drop_letters(
 
 def _wanted(
     refs: list[str] | None, queue: str | None, agent: str, reason: str, *, everything: bool
-) -> Wanted:
+) -> LetterFilter:
     """Return the filter; letters that are neither named nor selected by --all are not touched."""
     if everything and refs:
         raise InputError("name letters or say --all, not both")
@@ -205,7 +205,7 @@ async def _each(
 def _change(
     word: str,
     change: Callable[[DeadLetterOperations], Awaitable[LetterBatch]],
-    wanted: Wanted,
+    wanted: LetterFilter,
     *,
     json: bool,
     config: Path | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol, cast
 
 import typer
 
-from holdfast.cli.parser import Parser
+from holdfast.cli.parser import CommandParser
 from holdfast.cli.root import COMMANDS, INTERRUPTED, USAGE, complain, say
 from holdfast.errors import InputError
 from holdfast.packages import version
@@ -41,7 +41,7 @@ def command_of(wanted: str) -> Any:
 
 
 def _root(wanted: str) -> typer.Typer:
-    root = Parser(
+    root = CommandParser(
         help="Holdfast runs AI agents that finish.",
         no_args_is_help=True,
         rich_markup_mode=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 from holdfast.packages import needs_extra
 
 
@@ -30,9 +30,9 @@ def run(arguments: list[str]) -> int:
         return run_host(settings, given.app)
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    parser = Parser("host")
+    parser = ServiceArgumentParser("host")
     parser.add_argument(
         "--app", default="", metavar="APP", help="its residents: package.module:app or path/to/file.py:app"
     )

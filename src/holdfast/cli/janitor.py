@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 
 
 def run(arguments: list[str]) -> int:
@@ -15,6 +15,6 @@ def run(arguments: list[str]) -> int:
         return run_janitor(settings)
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    return Parser("janitor")
+    return ServiceArgumentParser("janitor")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli.parser import Parser
+from holdfast.cli.parser import CommandParser
 from holdfast.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def read_settings(config: Path | None) -> Settings:
     return load(config).settings
 
 
-def group(sentence: str) -> Parser:
+def group(sentence: str) -> CommandParser:
     """Return a noun's command, which only holds others."""
-    return Parser(help=sentence, no_args_is_help=True, rich_markup_mode=None)
+    return CommandParser(help=sentence, no_args_is_help=True, rich_markup_mode=None)
 
 
 def json_value(text: str) -> Any:

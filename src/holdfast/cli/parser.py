@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Command(TyperCommand):
+class ArgumentsCommand(TyperCommand):
     """A command whose usage line reads ``AGENT [JSON]``, ``RUN...`` or ``[LETTER]...``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -20,12 +20,12 @@ class Command(TyperCommand):
         return [self.options_metavar or "", *(_usage(param) for param in arguments)]
 
 
-class Parser(typer.Typer):
+class CommandParser(typer.Typer):
     """A typer whose commands are ours."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         """Add a command."""
-        options.setdefault("cls", Command)
+        options.setdefault("cls", ArgumentsCommand)
         return super().command(name, **options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cli.root import COMMANDS
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 
 if TYPE_CHECKING:
     import typer
@@ -27,9 +27,9 @@ def run(arguments: list[str]) -> int:
         return run_relay(settings)
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the process itself."""
-    parser = Parser("relay")
+    parser = ServiceArgumentParser("relay")
     parser.epilog = (
         "`holdfast relay undelivered` lists events that no receiver took, and has them delivered again"
     )

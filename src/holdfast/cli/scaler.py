@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 from holdfast.packages import needs_extra
 
 
@@ -18,6 +18,6 @@ def run(arguments: list[str]) -> int:
         return run_scaler(settings)
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    return Parser("scaler")
+    return ServiceArgumentParser("scaler")

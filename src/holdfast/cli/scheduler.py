@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 
 
 def run(arguments: list[str]) -> int:
@@ -19,9 +19,9 @@ def run(arguments: list[str]) -> int:
         return run_scheduler(settings, app)
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    parser = Parser("scheduler")
+    parser = ServiceArgumentParser("scheduler")
     parser.add_argument(
         "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.operations.schedules import ScheduleOperations
-    from holdfast.schedules.replies import Changed
+    from holdfast.schedules.replies import ChangeReply
     from holdfast.views.schedules import (
         Backfilled,
         PastTurn,
@@ -320,7 +320,7 @@ def _wanted(names: list[str] | None, *, everything: bool) -> list[str]:
 
 def _change(
     wanted: Sequence[str],
-    change: Callable[[ScheduleOperations, list[str]], Awaitable[dict[str, Changed]]],
+    change: Callable[[ScheduleOperations, list[str]], Awaitable[dict[str, ChangeReply]]],
     *,
     json: bool,
     config: Path | None,
@@ -328,9 +328,9 @@ def _change(
 ) -> None:
     """Change schedules; one that can't be changed fails the command, but spares the others."""
     from holdfast.operations.schedules import refusal
-    from holdfast.schedules.replies import Changed
+    from holdfast.schedules.replies import ChangeReply
 
-    async def work(session: Session) -> tuple[dict[str, Changed], dict[str, ScheduleView]]:
+    async def work(session: Session) -> tuple[dict[str, ChangeReply], dict[str, ScheduleView]]:
         operations = (await session.operations()).schedules
         names = await operations.names(wanted)
         before = await operations.get_many(names) if json else {}  # a removed one is shown as it was
@@ -339,11 +339,11 @@ def _change(
 
     done, views = in_session(options.read_settings(config), work)
     refused = {name: str(why) for name, word in done.items() if (why := refusal(name, word))}
-    outcomes = {**_OUTCOMES, Changed.ALREADY.value: already}
+    outcomes = {**_OUTCOMES, ChangeReply.ALREADY.value: already}
     for name, word in done.items():
         if json:
             output.json_line(_changed(name, word, views.get(name), refused.get(name, "")))
-        elif word is not Changed.UNKNOWN:
+        elif word is not ChangeReply.UNKNOWN:
             output.line(f"{name} {outcomes.get(word.value, word.value)}")
     if not json:
         for why in refused.values():
@@ -352,14 +352,14 @@ def _change(
         raise typer.Exit(FAILED)
 
 
-def _changed(name: str, word: Changed, schedule: ScheduleView | None, refused: str) -> Any:
+def _changed(name: str, word: ChangeReply, schedule: ScheduleView | None, refused: str) -> Any:
     """Return what the HTTP API answers: the schedule, or whether one runs that was triggered."""
-    from holdfast.schedules.replies import Changed
+    from holdfast.schedules.replies import ChangeReply
     from holdfast.views.schedules import ScheduleChanged
 
     if refused:
         return {"name": name, "error": refused}
-    if word in {Changed.TRIGGERED, Changed.BUFFERED} or schedule is None:
+    if word in {ChangeReply.TRIGGERED, ChangeReply.BUFFERED} or schedule is None:
         return ScheduleChanged(name, word.value)
     return schedule
 

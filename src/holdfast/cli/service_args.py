@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
 
 
-class Parser(argparse.ArgumentParser):
+class ServiceArgumentParser(argparse.ArgumentParser):
     """A parser that fits into a worker's memory, which typer does not; its errors look like the others'."""
 
     def __init__(self, command: str) -> None:

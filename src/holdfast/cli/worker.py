@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli.service_args import Parser, serving
+from holdfast.cli.service_args import ServiceArgumentParser, serving
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -18,9 +18,9 @@ def run(arguments: list[str]) -> int:
     return _serve(parser().parse_args(arguments))
 
 
-def parser() -> Parser:
+def parser() -> ServiceArgumentParser:
     """Return the parser of the command."""
-    parser = Parser("worker")
+    parser = ServiceArgumentParser("worker")
     parser.add_argument(
         "--app", required=True, metavar="APP", help="the agents: package.module:app or path/to/file.py:app"
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.views.residents import ResidentRow, ResidentView
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentMessage(msgspec.Struct, frozen=True):
     """A message that is in a mailbox: a run of that queue."""
 
     run_id: str
@@ -54,7 +54,7 @@ class ResidentTransport(Protocol):
         """Move a resident to another host."""
         ...
 
-    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
+    async def send(self, resident_id: str, message: Any, key: str) -> SentMessage:
         """Put a message into a mailbox; the same key again is the same message."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import InputError
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.views.schedules import ScheduleRow, ScheduleTurn, ScheduleView
 
 MOST_TIMES = 1000
-_STATES = tuple(one.value for one in State)
+_STATES = tuple(one.value for one in ScheduleState)
 
 
 class ScheduleTransport(Protocol):

@@ -24,7 +24,7 @@ from holdfast.redis.members import Member
 if TYPE_CHECKING:
     import redis
 
-    from holdfast.hosts.placement import Host, Strategy
+    from holdfast.hosts.placement import HostLoad, Strategy
 
 
 class AgentPlacementService:
@@ -48,12 +48,12 @@ class AgentPlacementService:
         self._prefix = key_prefix
         self._counter = HostKeys.of(prefix=key_prefix, hash_tag=self.settings.hash_tag).counter
 
-    def available_hosts(self) -> list[Host]:
+    def available_hosts(self) -> list[HostLoad]:
         """Return every live host that is not draining."""
         found = self._announced() if self.settings.directory == "redis" else self._looked_up()
         return sorted((host for host in found if not host.draining), key=lambda host: host.name)
 
-    def rank_hosts(self, needs: Needs | None = None) -> list[Host]:
+    def rank_hosts(self, needs: Needs | None = None) -> list[HostLoad]:
         """Return the hosts that may take the next agent, best first; if one refuses, try the next."""
         return self._ranked(self.available_hosts(), needs or Needs())
 
@@ -65,11 +65,11 @@ class AgentPlacementService:
             raise NoHost(f"No host takes this agent: {why_not(hosts, needs)}.")
         return ranked[0].address
 
-    def _ranked(self, hosts: list[Host], needs: Needs) -> list[Host]:
+    def _ranked(self, hosts: list[HostLoad], needs: Needs) -> list[HostLoad]:
         turn: Any = self.redis.incr(self._counter)
         return order(self._strategy, hosts, needs, int(turn))
 
-    def _announced(self) -> list[Host]:
+    def _announced(self) -> list[HostLoad]:
         names: Any = self.redis.zrange(members_key(prefix=self._prefix), 0, -1)
         members: list[Member] = []
         for kind, _, name in (_text(raw).partition(":") for raw in names):
@@ -79,12 +79,12 @@ class AgentPlacementService:
                 members += [Member(KIND, name, heartbeat)] if heartbeat else []
         return [host for _, host in hosts_among(members)]
 
-    def _looked_up(self) -> list[Host]:
+    def _looked_up(self) -> list[HostLoad]:
         # On a thread of its own: the caller may run inside an event loop.
         with ThreadPoolExecutor(1, thread_name_prefix="holdfast-placement") as thread:
             return thread.submit(asyncio.run, self._look_up()).result()
 
-    async def _look_up(self) -> list[Host]:
+    async def _look_up(self) -> list[HostLoad]:
         from holdfast.hosts.remote import RemoteCalls  # noqa: PLC0415  gRPC is an extra
 
         async with contextlib.AsyncExitStack() as stack:

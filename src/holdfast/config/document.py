@@ -37,7 +37,7 @@ def read_document(path: Path) -> SettingsDocument:
     document = SettingsDocument(name=str(path))
     root = _compose(path, document.problems)
     if isinstance(root, MappingNode):
-        _Reader(document).read(root)
+        _DocumentReader(document).read(root)
     elif root is not None and root.tag != _NULL:
         document.problems.append(
             f"{path} must be a mapping of settings, like `redis:` with `url: …` below it"
@@ -90,7 +90,7 @@ class _Entry:
     source: str
 
 
-class _Reader:
+class _DocumentReader:
     """Walks the file along the tree of known settings, never deeper than that tree."""
 
     def __init__(self, document: SettingsDocument) -> None:

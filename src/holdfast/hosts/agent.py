@@ -20,7 +20,7 @@ from holdfast.errors import InputError
 from holdfast.views.residents import Needs
 
 
-class Status(enum.StrEnum):
+class AgentStatus(enum.StrEnum):
     """The state of an agent."""
 
     PLACING = "placing"
@@ -52,7 +52,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """An agent and its current location."""
 
     agent: Agent
-    status: Status
+    status: AgentStatus
     wanted: bool
     fence: int
     host: str

@@ -7,7 +7,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.hosts.placement import Host
+from holdfast.hosts.placement import HostLoad
 from holdfast.hosts.transport import CallFailed
 from holdfast.packages import needs_extra
 
@@ -26,7 +26,7 @@ _HEALTH_TIMEOUT_SECONDS: Final = 2.0
 class Directory(Protocol):
     """A source of live hosts."""
 
-    async def hosts(self) -> list[Host]:
+    async def hosts(self) -> list[HostLoad]:
         """Return every live host, as its last heartbeat describes it."""
         ...
 
@@ -42,7 +42,7 @@ class RedisDirectory:
         self._members = members
         self._redis = redis
 
-    async def hosts(self) -> list[Host]:
+    async def hosts(self) -> list[HostLoad]:
         """Return the hosts of all heartbeats."""
         return [host for _, host in hosts_among(await self._members.all(self._redis, KIND))]
 
@@ -60,7 +60,7 @@ class AskedDirectory:
         """Return the addresses of the hosts."""
         raise NotImplementedError
 
-    async def hosts(self) -> list[Host]:
+    async def hosts(self) -> list[HostLoad]:
         """Call Health on all hosts concurrently."""
         answers = await asyncio.gather(*(self._health(address) for address in await self.addresses()))
         # By name: a host with two addresses, as with IPv4 and IPv6, is one host.
@@ -70,12 +70,12 @@ class AskedDirectory:
     async def close(self) -> None:
         """Do nothing: the caller closes the channels."""
 
-    async def _health(self, address: str) -> Host | None:
+    async def _health(self, address: str) -> HostLoad | None:
         try:
             health = await self._calls.health(address, timeout_seconds=_HEALTH_TIMEOUT_SECONDS)
         except CallFailed:
             return None
-        return Host(
+        return HostLoad(
             name=health.hostname,
             address=address,
             agents=health.agent_count,
@@ -138,7 +138,7 @@ def _open_kubernetes(settings: HostSettings, calls: RemoteCalls) -> Directory:
     return KubernetesDirectory(calls, settings)
 
 
-def describe(host: Host) -> dict[str, str]:
+def describe(host: HostLoad) -> dict[str, str]:
     """Return the fields of a host's heartbeat."""
     return {
         "address": host.address,
@@ -152,9 +152,9 @@ def describe(host: Host) -> dict[str, str]:
     }
 
 
-def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
+def hosts_among(members: Iterable[Member]) -> list[tuple[Member, HostLoad]]:
     """Return the hosts that heartbeats describe, each with its heartbeat."""
-    found: list[tuple[Member, Host]] = []
+    found: list[tuple[Member, HostLoad]] = []
     for member in members:
         # An unreadable record, as of another version, is skipped: it must not fail the whole listing.
         with contextlib.suppress(ValueError):  # guard: unreadable-heartbeat
@@ -162,14 +162,14 @@ def hosts_among(members: Iterable[Member]) -> list[tuple[Member, Host]]:
     return found
 
 
-def described(member: Member) -> Host:
+def described(member: Member) -> HostLoad:
     """Return the host that a heartbeat describes."""
     fields = member.fields
 
     def names(field: str) -> tuple[str, ...]:
         return tuple(name for name in fields.get(field, "").split(",") if name)
 
-    return Host(
+    return HostLoad(
         name=member.name,
         address=fields.get("address", ""),
         agents=int(fields.get("agents") or 0),

@@ -27,7 +27,7 @@ from holdfast.errors import (
     PayloadTooLarge,
     ProcessFailed,
 )
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast.hosts.placement import order, strategy_named, why_not
 from holdfast.hosts.transport import CallFailed, Trouble
 from holdfast.processes.wire import MAX_PAYLOAD_BYTES
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent, Placed
     from holdfast.hosts.directory import Directory
-    from holdfast.hosts.placement import Host
-    from holdfast.hosts.registry import Registry, Wanted
+    from holdfast.hosts.placement import HostLoad
+    from holdfast.hosts.registry import AgentRegistry, WantReply
     from holdfast.hosts.transport import HostCalls
 
 MAX_AGENT_BYTES: Final = MAX_PAYLOAD_BYTES // 2
@@ -56,7 +56,7 @@ class HostEngine:
     """Runs agents on hosts."""
 
     def __init__(
-        self, registry: Registry, directory: Directory, calls: HostCalls, settings: HostSettings
+        self, registry: AgentRegistry, directory: Directory, calls: HostCalls, settings: HostSettings
     ) -> None:
         self.registry = registry
         self._directory = directory
@@ -140,7 +140,7 @@ class HostEngine:
         """Return the address of the host that runs an agent."""
         return await self.registry.location(agent_id)
 
-    async def hosts(self) -> list[Host]:
+    async def hosts(self) -> list[HostLoad]:
         """Return every live host."""
         return await self._directory.hosts()
 
@@ -174,23 +174,23 @@ class HostEngine:
             case _:
                 _log.info("placement refused by host", agent_id=agent.agent_id, error=str(failed))
 
-    async def _after_release(self, host: Host, agent_id: str) -> Placed | None:
+    async def _after_release(self, host: HostLoad, agent_id: str) -> Placed | None:
         """Return the record of an agent that a host refused, once the host has released it."""
         known = await self.registry.get(agent_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.stop_seconds + _RELEASE_SECONDS):
                 # guard: starting-agent-awaited
-                while known and known.host == host.name and known.status is Status.STARTING:
+                while known and known.host == host.name and known.status is AgentStatus.STARTING:
                     await asyncio.sleep(_POLL_SECONDS)
                     known = await self.registry.get(agent_id)
         return known
 
-    async def _wanted(self, agent: Agent) -> Wanted:
+    async def _wanted(self, agent: Agent) -> WantReply:
         """Record that an agent should run; an agent that is being stopped must have ended before."""
         async with self._timeout(agent.agent_id):
             while True:
                 wanted = await self.registry.want(agent)
-                if wanted.status is not Status.STOPPING:
+                if wanted.status is not AgentStatus.STOPPING:
                     return wanted
                 await asyncio.sleep(_POLL_SECONDS)
 
@@ -201,9 +201,9 @@ class HostEngine:
                 placed = await self.registry.get(agent_id)
                 if placed is None or not placed.wanted:
                     raise Conflict(f"Agent {agent_id} was stopped before it ran.")
-                if placed.status is Status.RUNNING:
+                if placed.status is AgentStatus.RUNNING:
                     return placed
-                if placed.status is Status.CRASHED:
+                if placed.status is AgentStatus.CRASHED:
                     raise ProcessFailed(f"agent {agent_id} crashed: {placed.error}")
                 await asyncio.sleep(_POLL_SECONDS)
 
@@ -225,5 +225,5 @@ class HostEngine:
         return placed
 
 
-def _reasons(refusals: list[str], hosts: list[Host], agent: Agent) -> str:
+def _reasons(refusals: list[str], hosts: list[HostLoad], agent: Agent) -> str:
     return "; ".join(refusals) if refusals else why_not(hosts, agent.needs)

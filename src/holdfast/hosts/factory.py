@@ -14,7 +14,7 @@ from holdfast.errors import ConfigError
 from holdfast.hosts.directory import open_directory
 from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.entries import PLAIN, RUSTIC, RUSTIC_PATH, RUSTIC_PREPARE, offers_rustic, rustic_preload
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import needs_extra
 from holdfast.processes.options import ProcessOptions
@@ -126,11 +126,11 @@ def options_of(
     )
 
 
-def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None) -> Registry:
+def registry_of(settings: Settings, redis: Redis, metrics: Metrics | None = None) -> AgentRegistry:
     """Return the registry that the settings name."""
     hosts = settings.hosts
     keys = HostKeys.of(prefix=settings.redis.key_prefix, hash_tag=hosts.hash_tag)
-    return Registry(
+    return AgentRegistry(
         keys, redis, ttl_seconds=hosts.ttl_seconds, placing_seconds=hosts.placing_seconds, metrics=metrics
     )
 

@@ -19,7 +19,7 @@ from holdfast.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from holdfast.hosts.engine import HostEngine
     from holdfast.hosts.host import Host
-    from holdfast.hosts.registry import Homeless, Registry
+    from holdfast.hosts.registry import AgentRegistry, Homeless
 
 _POLL_SECONDS: Final = 1.0
 _POLLS_PER_TTL: Final = 12
@@ -33,7 +33,7 @@ class Rescue:
     """Places agents without a host; with ``bound_only`` it only removes agents that ended with their host."""
 
     def __init__(
-        self, registry: Registry, engine: HostEngine, host: Host, *, bound_only: bool = False
+        self, registry: AgentRegistry, engine: HostEngine, host: Host, *, bound_only: bool = False
     ) -> None:
         self._registry = registry
         self._engine = engine

@@ -31,11 +31,11 @@ import msgspec
 from holdfast.clock import boot_time
 from holdfast.errors import Conflict, InputError, NotAllowed, NotFound, ProcessesFull, ProcessFailed
 from holdfast.hosts.agent import Agent
-from holdfast.hosts.agent import Status as Placing
+from holdfast.hosts.agent import AgentStatus as Placing
 from holdfast.hosts.container_limits import allotted
 from holdfast.hosts.health import AgentHealth
 from holdfast.hosts.host_metrics import MESSAGES, count_messages
-from holdfast.hosts.placement import Host as Seen
+from holdfast.hosts.placement import HostLoad as Seen
 from holdfast.leases.keeper import Hold
 from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.processes.info import EventKind, ProcessStatus
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 
     from holdfast.config import HostSettings
-    from holdfast.hosts.registry import Registry
+    from holdfast.hosts.registry import AgentRegistry
     from holdfast.leases.keeper import Keeper
     from holdfast.processes.info import AgentProcessInfo, ProcessEvent
     from holdfast.processes.processes import Processes
@@ -96,7 +96,7 @@ class Host:
         self,
         name: str,
         address: str,
-        registry: Registry,
+        registry: AgentRegistry,
         processes: Processes,
         keeper: Keeper,
         settings: HostSettings,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.hosts.host import Host
-    from holdfast.hosts.placement import Host as Seen
+    from holdfast.hosts.placement import HostLoad as Seen
     from holdfast.telemetry.metrics import Metrics
 
 MESSAGES: Final = "messages"

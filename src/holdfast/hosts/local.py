@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from holdfast.config import HostSettings
     from holdfast.hosts.agent import Agent, Placed
-    from holdfast.hosts.placement import Host as Seen
-    from holdfast.hosts.registry import Registry
+    from holdfast.hosts.placement import HostLoad as Seen
+    from holdfast.hosts.registry import AgentRegistry
     from holdfast.leases.keeper import Keeper
     from holdfast.processes.options import ProcessOptions
 
@@ -80,7 +80,7 @@ class LocalEngine(HostEngine):
 
     def __init__(
         self,
-        registry: Registry,
+        registry: AgentRegistry,
         settings: HostSettings,
         options: ProcessOptions,
         open_keeper: Callable[[Metrics], Keeper],
@@ -118,7 +118,7 @@ class Here:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: AgentRegistry,
         settings: HostSettings,
         options: ProcessOptions,
         open_keeper: Callable[[Metrics], Keeper],

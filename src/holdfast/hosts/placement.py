@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.hosts.agent import Needs
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A host as its last heartbeat describes it."""
 
     name: str
@@ -40,7 +40,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 class Strategy(Protocol):
     """A choice among hosts: any function like this is one (``hosts.placement = package.module:function``)."""
 
-    def __call__(self, hosts: list[Host], needs: Needs, turn: int, /) -> Iterable[Host]:
+    def __call__(self, hosts: list[HostLoad], needs: Needs, turn: int, /) -> Iterable[HostLoad]:
         """Put hosts that may take an agent in order, best first; ``turn`` counts placements.
 
         The hosts are sorted by name. Hosts that are left out are not called.
@@ -48,7 +48,7 @@ class Strategy(Protocol):
         ...
 
 
-def order(strategy: str | Strategy, hosts: Sequence[Host], needs: Needs, turn: int) -> list[Host]:
+def order(strategy: str | Strategy, hosts: Sequence[HostLoad], needs: Needs, turn: int) -> list[HostLoad]:
     """Return the hosts that may take an agent, best first; ``turn`` counts placements."""
     fitting = sorted((host for host in hosts if fits(host, needs)), key=lambda host: host.name)
     choose = strategy_named(strategy) if isinstance(strategy, str) else strategy
@@ -67,7 +67,7 @@ def strategy_named(name: str) -> Strategy:
         raise ConfigError(f"hosts.placement = {name!r} is none of {known}, nor a function: {exc}.") from exc
 
 
-def fits(host: Host, needs: Needs) -> bool:
+def fits(host: HostLoad, needs: Needs) -> bool:
     """Whether a host may take an agent at all."""
     return (
         not host.draining
@@ -77,7 +77,7 @@ def fits(host: Host, needs: Needs) -> bool:
     )
 
 
-def why_not(hosts: Sequence[Host], needs: Needs) -> str:
+def why_not(hosts: Sequence[HostLoad], needs: Needs) -> str:
     """Return why no host takes an agent."""
     if not hosts:
         return "there is no live host"
@@ -85,7 +85,7 @@ def why_not(hosts: Sequence[Host], needs: Needs) -> str:
     return "; ".join(f"{host.name}: {_refusal(host, needs)}" for host in ordered)
 
 
-def _refusal(host: Host, needs: Needs) -> str:
+def _refusal(host: HostLoad, needs: Needs) -> str:
     if host.draining:
         return "it is draining"
     if host.agents >= host.capacity:
@@ -97,21 +97,21 @@ def _refusal(host: Host, needs: Needs) -> str:
     return "it did not respond"
 
 
-def _round_robin(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+def _round_robin(hosts: list[HostLoad], needs: Needs, turn: int) -> list[HostLoad]:
     del needs
     at = turn % len(hosts) if hosts else 0
     return hosts[at:] + hosts[:at]
 
 
-def _least_loaded(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+def _least_loaded(hosts: list[HostLoad], needs: Needs, turn: int) -> list[HostLoad]:
     # Equally loaded hosts take turns: a burst must not go to the first host until its next heartbeat.
     return sorted(_round_robin(hosts, needs, turn), key=lambda host: host.density)
 
 
-def _resource_aware(hosts: list[Host], needs: Needs, turn: int) -> list[Host]:
+def _resource_aware(hosts: list[HostLoad], needs: Needs, turn: int) -> list[HostLoad]:
     """Hosts with enough resources first, by what they have left over; then the others, as a last resort."""
 
-    def left(host: Host) -> tuple[bool, float]:
+    def left(host: HostLoad) -> tuple[bool, float]:
         cpu, memory = host.cpu - needs.cpu, host.memory_mb - needs.memory_mb
         return cpu < 0 or memory < 0, -min(cpu, memory / _MB_PER_CORE)
 

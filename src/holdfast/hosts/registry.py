@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from holdfast.hosts.agent import Agent, Needs, Placed, Status
+from holdfast.hosts.agent import Agent, AgentStatus, Needs, Placed
 from holdfast.leases.lease import RenewalReply, renewal_args
 from holdfast.redis.command import command, commands
 from holdfast.redis.scripts import load
@@ -37,12 +37,12 @@ _KEEP_MS: Final = 3_600_000
 """How long the record of a stopped agent is kept."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantReply(msgspec.Struct, frozen=True):
     """The reply to ``want``: whether the agent is new, and its record."""
 
     new: bool
     fence: int
-    status: Status
+    status: AgentStatus
     address: str
 
 
@@ -100,7 +100,7 @@ _STANDINGS: Final = {
 }
 
 
-class Registry:
+class AgentRegistry:
     """The table of all agents and their hosts."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Registry:
 
     # -- wanted agents
 
-    async def want(self, agent: Agent, *, fence: int | None = None) -> Wanted:
+    async def want(self, agent: Agent, *, fence: int | None = None) -> WantReply:
         """Record that an agent should run; ``fence`` is the last known one if Redis has lost the agent."""
         fields = {
             "entry": agent.entry,
@@ -136,7 +136,7 @@ class Registry:
         }
         args = [agent.agent_id, self._placing_ms, *(part for pair in fields.items() for part in pair)]
         word, seen, status, address = await _WANT(self.redis, self._keys, args)
-        return Wanted(word == b"new", int(seen), Status(status.decode()), address.decode())
+        return WantReply(word == b"new", int(seen), AgentStatus(status.decode()), address.decode())
 
     async def unwant(self, agent_id: str) -> Stopping:
         """Record that an agent should not run any more; it has no location from here on."""
@@ -275,7 +275,7 @@ def _placed(agent_id: str, fields: dict[bytes, bytes], lease_ends_at: float) -> 
     )
     return Placed(
         agent=agent,
-        status=Status(text(b"status")),
+        status=AgentStatus(text(b"status")),
         wanted=text(b"wanted") == "1",
         fence=number(b"fence"),
         host=text(b"owner"),

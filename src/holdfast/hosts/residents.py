@@ -10,7 +10,7 @@ import msgspec
 from holdfast.agents.models import dumped
 from holdfast.config.durations import iso
 from holdfast.errors import Conflict, InputError, NotFound
-from holdfast.hosts.agent import Agent, Needs, Status, checked
+from holdfast.hosts.agent import Agent, AgentStatus, Needs, checked
 
 if TYPE_CHECKING:
     from holdfast.hosts.agent import Placed
@@ -68,7 +68,7 @@ def input_of(agent: Agent) -> Any:
 
 def checked_status(status: str) -> str:
     """Return a status if residents can be in it; an empty one is any."""
-    known = [one.value for one in Status if one is not Status.STOPPED]
+    known = [one.value for one in AgentStatus if one is not AgentStatus.STOPPED]
     if status and status not in known:
         raise InputError(f"status must be one of {', '.join(known)}, or empty for any, got {status[:200]!r}")
     return status
@@ -77,15 +77,15 @@ def checked_status(status: str) -> str:
 def shown_status(placed: Placed) -> tuple[str, str]:
     """Return the status and the error for users: an agent of a dead host waits for another host."""
     ended = 0 < placed.lease_ends_at < time.time() - _CLOCK_SKEW_SECONDS
-    if ended and placed.status in {Status.STARTING, Status.RUNNING}:  # guard: dead-host-shown
+    if ended and placed.status in {AgentStatus.STARTING, AgentStatus.RUNNING}:  # guard: dead-host-shown
         error = f"its host {placed.host} has not renewed its lease, which ended {iso(placed.lease_ends_at)}"
-        return Status.PLACING.value, f"{error}: it waits for a live host"
+        return AgentStatus.PLACING.value, f"{error}: it waits for a live host"
     return placed.status.value, placed.error
 
 
 def lives(placed: Placed | None) -> bool:
     """Return whether an agent should run and was not given up."""
-    return placed is not None and placed.wanted and placed.status is not Status.CRASHED
+    return placed is not None and placed.wanted and placed.status is not AgentStatus.CRASHED
 
 
 def require_same(placed: Placed, wanted: Agent, shown: str) -> None:
@@ -109,7 +109,7 @@ def require_resident(placed: Placed, shown: str) -> None:
 
 def require_alive(status: str, error: str, shown: str) -> None:
     """Raise Conflict if the agent has crashed: it reads its mailbox only when it is started again."""
-    if status == Status.CRASHED:  # guard: crashed-resident-refuses
+    if status == AgentStatus.CRASHED:  # guard: crashed-resident-refuses
         raise Conflict(
             f"the resident {shown!r} crashed and handles no messages: start it again "
             "(`holdfast residents start NAME ID`). "

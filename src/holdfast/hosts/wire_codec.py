@@ -32,7 +32,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _payload = msgspec.json.Decoder(Payload)
 
 
-class _Spec(msgspec.Struct):
+class _WireSpec(msgspec.Struct):
     """The fields of an AgentSpec that a host reads: the others are for the agent."""
 
     id: str = ""
@@ -66,7 +66,7 @@ def create_fields(agent: Agent) -> dict[str, Any]:
 def requested(request: wire.CreateAgentRequest, default_entry: str) -> Agent:
     """Return the agent of a request; raises InputError naming the unreadable field."""
     documents = {name: _document(name, getattr(request, name)) for name in _PARTS}
-    spec = _read("agent_spec", documents["agent_spec"], _Spec)
+    spec = _read("agent_spec", documents["agent_spec"], _WireSpec)
     guild = _read("guild_spec", documents["guild_spec"], _Guild)
     payload = Payload(**documents, machine_id=request.machine_id, client_type=request.client_type)
     return Agent(

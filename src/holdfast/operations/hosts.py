@@ -10,7 +10,7 @@ from holdfast.operations.caller import READ
 from holdfast.views.hosts import HostDetail, HostList, HostView
 
 if TYPE_CHECKING:
-    from holdfast.hosts.placement import Host
+    from holdfast.hosts.placement import HostLoad
     from holdfast.operations.caller import Caller
     from holdfast.operations.system import System
     from holdfast.redis.members import Member
@@ -43,7 +43,7 @@ class HostOperations:
         self._caller.require_every_tenant()
 
 
-def _fields(member: Member, host: Host) -> dict[str, Any]:
+def _fields(member: Member, host: HostLoad) -> dict[str, Any]:
     return {
         "name": host.name,
         "address": host.address,

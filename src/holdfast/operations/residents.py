@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.hosts.agent import Status, checked
+from holdfast.hosts.agent import AgentStatus, checked
 from holdfast.hosts.mailbox import RECEIVE, mailbox_of, thread_of
 from holdfast.hosts.residents import (
     ENTRY,
@@ -135,7 +135,7 @@ class ResidentOperations:
         view = await self._view(placed)
         if not await (await self._system.engine()).stop(placed.agent.agent_id):
             raise missing(resident_id)
-        return msgspec.structs.replace(view, status=Status.STOPPED.value)
+        return msgspec.structs.replace(view, status=AgentStatus.STOPPED.value)
 
     # -- messages
 

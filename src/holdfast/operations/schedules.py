@@ -22,8 +22,8 @@ from holdfast.schedules.definitions import Definitions, contended, missing, remo
 from holdfast.schedules.entries import Entries, scan_names, upcoming
 from holdfast.schedules.explain import explain
 from holdfast.schedules.history import History
-from holdfast.schedules.registry import Registry, checked_keys
-from holdfast.schedules.replies import Changed
+from holdfast.schedules.registry import ScheduleRegistry, checked_keys
+from holdfast.schedules.replies import ChangeReply
 from holdfast.schedules.schedule import Schedule, decoded, family
 from holdfast.schedules.selection import Patterns
 from holdfast.schedules.submission import run_request, served_queues
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from holdfast.schedules.entries import Entry
     from holdfast.schedules.submission import Submit
 
-    Change = Callable[[list[str]], Awaitable[list[Changed]]]
+    Change = Callable[[list[str]], Awaitable[list[ChangeReply]]]
 
 Row = TypeVar("Row", bound=ScheduleRow)
 
@@ -87,7 +87,7 @@ class ScheduleOperations:
         self._system = system
         self._caller = caller
         self._keys = checked_keys(system.settings.redis)
-        self._registry = Registry(system.redis, self._keys)
+        self._registry = ScheduleRegistry(system.redis, self._keys)
         self._entries = Entries(system.redis, self._keys)
         self._definitions = Definitions(self._registry, self._entries, system.archive, self._keys.definitions)
 
@@ -259,7 +259,7 @@ class ScheduleOperations:
 
     async def remove_many(
         self, names: Sequence[str], *, stop: bool = False, force: bool = False
-    ) -> dict[str, Changed]:
+    ) -> dict[str, ChangeReply]:
         """Remove schedules for good; those of the code by force only."""
         self._caller.require(OPERATE)
         reason = "its schedule was removed" if stop else ""
@@ -267,17 +267,17 @@ class ScheduleOperations:
             names, lambda stored: self._definitions.remove(stored, stop=reason, force=force)
         )
 
-    async def pause_many(self, names: Sequence[str], reason: str = "") -> dict[str, Changed]:
+    async def pause_many(self, names: Sequence[str], reason: str = "") -> dict[str, ChangeReply]:
         """Pause schedules until they are resumed."""
         self._caller.require(OPERATE)
         return await self._each(names, lambda stored: self._definitions.pause(stored, reason))
 
-    async def resume_many(self, names: Sequence[str]) -> dict[str, Changed]:
+    async def resume_many(self, names: Sequence[str]) -> dict[str, ChangeReply]:
         """Resume paused schedules."""
         self._caller.require(OPERATE)
         return await self._each(names, self._definitions.resume)
 
-    async def trigger_many(self, names: Sequence[str]) -> dict[str, Changed]:
+    async def trigger_many(self, names: Sequence[str]) -> dict[str, ChangeReply]:
         """Run schedules now."""
         self._caller.require(SUBMIT)
         return await self._each(names, self._registry.trigger)
@@ -286,22 +286,22 @@ class ScheduleOperations:
         """Pause all schedules that fit a glob."""
         self._caller.require(OPERATE)
         return await self._change_matching(
-            pattern, lambda stored: self._definitions.pause(stored, reason), Changed.PAUSED
+            pattern, lambda stored: self._definitions.pause(stored, reason), ChangeReply.PAUSED
         )
 
     async def resume_matching(self, pattern: str) -> SchedulesChanged:
         """Resume all schedules that fit a glob."""
         self._caller.require(OPERATE)
-        return await self._change_matching(pattern, self._definitions.resume, Changed.RESUMED)
+        return await self._change_matching(pattern, self._definitions.resume, ChangeReply.RESUMED)
 
-    async def _each(self, names: Sequence[str], change: Change) -> dict[str, Changed]:
+    async def _each(self, names: Sequence[str], change: Change) -> dict[str, ChangeReply]:
         stored = list(dict.fromkeys(map(self._stored, names)))
         if self._caller.tenant:  # an operator also changes what SQL has and Redis has lost
             stored = [each.entry.name for each in await self._seen(stored)]
         words = dict(zip(stored, await change(stored) if stored else [], strict=True))
-        return {name: words.get(self._stored(name), Changed.UNKNOWN) for name in names}
+        return {name: words.get(self._stored(name), ChangeReply.UNKNOWN) for name in names}
 
-    async def _change_matching(self, pattern: str, change: Change, word: Changed) -> SchedulesChanged:
+    async def _change_matching(self, pattern: str, change: Change, word: ChangeReply) -> SchedulesChanged:
         matched, count, names = 0, 0, list[str]()
         async with contextlib.aclosing(self._matching(pattern)) as pages:
             async for page in pages:
@@ -431,13 +431,13 @@ class ScheduleOperations:
         return shape(**fields)
 
 
-def refusal(name: str, word: Changed) -> HoldfastError | None:
+def refusal(name: str, word: ChangeReply) -> HoldfastError | None:
     """Return why a schedule was not changed; None if it was, or needed no change."""
-    if word is Changed.UNKNOWN:
+    if word is ChangeReply.UNKNOWN:
         return missing(name)
-    if word is Changed.STALE:
+    if word is ChangeReply.STALE:
         return contended(name)
-    return removal_refused(name) if word is Changed.DECLARED else None
+    return removal_refused(name) if word is ChangeReply.DECLARED else None
 
 
 def submitter(queue_named: Callable[[str], RunQueue]) -> Submit:
@@ -450,7 +450,7 @@ def submitter(queue_named: Callable[[str], RunQueue]) -> Submit:
     return submit
 
 
-def _require_changed(name: str, words: Mapping[str, Changed]) -> Changed:
+def _require_changed(name: str, words: Mapping[str, ChangeReply]) -> ChangeReply:
     word = words[name]
     if error := refusal(name, word):
         raise error

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.events.event import Event
     from holdfast.hosts.engine import HostEngine
-    from holdfast.hosts.registry import Registry
+    from holdfast.hosts.registry import AgentRegistry
     from holdfast.redis.client import Redis
     from holdfast.redis.members import Members
     from holdfast.runs.queue import RunQueue
@@ -59,7 +59,7 @@ class System:
     store: StoreAccess
     unlisted: Callable[[str], QueueAccess]
     """Opens a queue that is not configured here: the mailbox of a resident."""
-    registry: Callable[[], Registry]
+    registry: Callable[[], AgentRegistry]
     engine: Callable[[], Awaitable[HostEngine]] = _no_engine
     """Starts, stops and moves residents; raises ModuleNotFoundError where gRPC is not installed."""
     app: App | None = None

@@ -18,8 +18,8 @@ from holdfast.redis.scripts import load
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.fire_times import window
 from holdfast.schedules.redis_errors import log_discarded
-from holdfast.schedules.registry import Registry, registration_of
-from holdfast.schedules.replies import CHUNK, Placed, score, words
+from holdfast.schedules.registry import ScheduleRegistry, registration_of
+from holdfast.schedules.replies import CHUNK, PlaceReply, score, words
 from holdfast.schedules.schedule import decoded, single_turn, turn_name
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Backfill:
     def __init__(self, redis: Redis, keys: ScheduleKeys, submit: Submit | None = None) -> None:
         self._redis = redis
         self._entries = Entries(redis, keys)
-        self._registry = Registry(redis, keys)
+        self._registry = ScheduleRegistry(redis, keys)
         self._where: list[Any] = [keys.waiting, keys.definitions, keys.priorities, keys.record_prefix]
         self._where += [keys.nudge]
         self._submit = submit
@@ -107,7 +107,7 @@ class Backfill:
         async def send(turn: Filled) -> Filled:
             async with room:
                 fresh = (await submit(schedule, turn.turn)).fresh
-            return msgspec.structs.replace(turn, word=Placed.PLACED if fresh else Placed.ALREADY)
+            return msgspec.structs.replace(turn, word=PlaceReply.PLACED if fresh else PlaceReply.ALREADY)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -128,7 +128,7 @@ class Backfill:
                 args += (one.name, score(turn.at), one.spec, one.trigger)
             discarded, *reply = await _BACKFILL(self._redis, self._where, args)
             log_discarded(discarded)
-            replies = words(Placed, reply)
+            replies = words(PlaceReply, reply)
             done += [
                 msgspec.structs.replace(turn, word=word.value)
                 for turn, word in zip(turns[len(done) :], replies, strict=False)

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.errors import Conflict, NotFound
 from holdfast.schedules.registry import registration_of
-from holdfast.schedules.replies import BATCH, Changed, Registered
+from holdfast.schedules.replies import BATCH, ChangeReply, Registered
 from holdfast.schedules.schedule import checked, decoded, encoded
 from holdfast.schedules.sql_sync import adopted, is_declared, is_made
 from holdfast.store.schedules import StoredSchedule
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from holdfast.schedules.entries import Entries, Entry
-    from holdfast.schedules.registry import Registry
+    from holdfast.schedules.registry import ScheduleRegistry
     from holdfast.schedules.schedule import Schedule
     from holdfast.store.store import Store
 
@@ -32,7 +32,7 @@ class Definitions:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ScheduleRegistry,
         entries: Entries,
         store: Callable[[], Awaitable[Store | None]],
         space: str,
@@ -91,23 +91,23 @@ class Definitions:
 
     # -- many
 
-    async def remove(self, names: Iterable[str], *, stop: str = "", force: bool = False) -> list[Changed]:
+    async def remove(self, names: Iterable[str], *, stop: str = "", force: bool = False) -> list[ChangeReply]:
         """Remove schedules for good; those declared in code only by ``force``, as they come back."""
 
         def gone(base: StoredSchedule) -> StoredSchedule:
             # guard: removal-tombstone
             return StoredSchedule(name=base.name, revision=base.revision, removed=True)
 
-        async def apply(rows: Sequence[StoredSchedule]) -> list[Changed]:
+        async def apply(rows: Sequence[StoredSchedule]) -> list[ChangeReply]:
             return await self.registry.remove(_names(rows), stop=stop, revisions=_revisions(rows))
 
         asked = list(names)
         kept = set[str]() if force else await self._held_by_code(asked)  # guard: declared-schedule-kept
         going = [name for name in asked if name not in kept]
         done = dict(zip(going, await self._each(going, gone, apply, again=True), strict=True))
-        return [done.get(name, Changed.DECLARED) for name in asked]
+        return [done.get(name, ChangeReply.DECLARED) for name in asked]
 
-    async def pause(self, names: Iterable[str], reason: str = "") -> list[Changed]:
+    async def pause(self, names: Iterable[str], reason: str = "") -> list[ChangeReply]:
         """Pause schedules until they are resumed; running ones end their run first."""
         now = (await self.registry.count()).now
         reason = _storable(reason)
@@ -117,18 +117,18 @@ class Definitions:
                 return base
             return msgspec.structs.replace(base, paused=reason, paused_since=now)
 
-        async def apply(rows: Sequence[StoredSchedule]) -> list[Changed]:
+        async def apply(rows: Sequence[StoredSchedule]) -> list[ChangeReply]:
             return await self.registry.pause(_names(rows), reason, since=now, revisions=_revisions(rows))
 
         return await self._each(list(names), paused, apply)
 
-    async def resume(self, names: Iterable[str]) -> list[Changed]:
+    async def resume(self, names: Iterable[str]) -> list[ChangeReply]:
         """Resume paused schedules."""
 
         def resumed(base: StoredSchedule) -> StoredSchedule:
             return msgspec.structs.replace(base, paused="", paused_since=0.0) if base.paused_since else base
 
-        async def apply(rows: Sequence[StoredSchedule]) -> list[Changed]:
+        async def apply(rows: Sequence[StoredSchedule]) -> list[ChangeReply]:
             return await self.registry.resume(_names(rows), revisions=_revisions(rows))
 
         return await self._each(list(names), resumed, apply)
@@ -137,11 +137,11 @@ class Definitions:
         self,
         names: list[str],
         change: Callable[[StoredSchedule], StoredSchedule],
-        apply: Callable[[Sequence[StoredSchedule]], Awaitable[list[Changed]]],
+        apply: Callable[[Sequence[StoredSchedule]], Awaitable[list[ChangeReply]]],
         *,
         again: bool = False,
-    ) -> list[Changed]:
-        done: dict[str, Changed] = {}
+    ) -> list[ChangeReply]:
+        done: dict[str, ChangeReply] = {}
         for start in range(0, len(names), BATCH):
             left = names[start : start + BATCH]
             for _ in range(_TRIES):
@@ -149,16 +149,16 @@ class Definitions:
                 words = await apply(written) if written else []
                 done.update(zip(_names(written), words, strict=True))
                 # Another writer was first with some: its revision is read before the next try.
-                left = [name for name in left if done.get(name, Changed.STALE) is Changed.STALE]
+                left = [name for name in left if done.get(name, ChangeReply.STALE) is ChangeReply.STALE]
                 if not left:
                     break
-        return [done.get(name, Changed.STALE) for name in names]
+        return [done.get(name, ChangeReply.STALE) for name in names]
 
     async def _write_all(
         self,
         names: Sequence[str],
         change: Callable[[StoredSchedule], StoredSchedule],
-        done: dict[str, Changed],
+        done: dict[str, ChangeReply],
         *,
         again: bool,
     ) -> list[StoredSchedule]:
@@ -175,7 +175,7 @@ class Definitions:
             if base is None and again and row is not None and row.removed:
                 wanted.append(row)
             elif base is None:
-                done[name] = Changed.UNKNOWN
+                done[name] = ChangeReply.UNKNOWN
             elif (changed := change(base)) == base and row in (None, base):
                 wanted.append(base)
             else:

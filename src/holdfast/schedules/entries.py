@@ -24,7 +24,7 @@ _ENTRIES = load(__package__, "entries")
 _HEAD = 5
 
 
-class State(enum.StrEnum):
+class ScheduleState(enum.StrEnum):
     """The state of a schedule: the sorted set or the field of its record that it is in.
 
     ::
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     spec: bytes
-    state: State
+    state: ScheduleState
     next_at: float | None
     """Its next turn; while paused the one it keeps, while running None."""
     triggered: bool
@@ -92,7 +92,7 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 def upcoming(entry: Entry, schedule: Schedule, now: float, count: int) -> list[float]:
     """Return the next ``count`` turns; those of a paused schedule are what it would have."""
-    if entry.state is State.DONE:
+    if entry.state is ScheduleState.DONE:
         return []
     if schedule.max_runs:
         count = min(count, max(schedule.max_runs - entry.runs, 0))
@@ -157,7 +157,7 @@ def _entry(name: str, row: list[Any]) -> Entry:
         name=name,
         spec=spec,
         state=state,
-        next_at=_number(waits) if state is State.WAITING else _number(record.get("next")),
+        next_at=_number(waits) if state is ScheduleState.WAITING else _number(record.get("next")),
         triggered="cadence" in record,
         priority=int(_number(priority) or 0) if priority else NORMAL_PRIORITY,
         fence=int(_number(record.get("fence")) or 0),
@@ -181,14 +181,14 @@ def _entry(name: str, row: list[Any]) -> Entry:
     )
 
 
-def _state(waits: Any, runs: Any, record: dict[str, Any]) -> State:
+def _state(waits: Any, runs: Any, record: dict[str, Any]) -> ScheduleState:
     if runs:
-        return State.RUNNING
+        return ScheduleState.RUNNING
     if waits:
-        return State.WAITING
+        return ScheduleState.WAITING
     if "paused_since" in record:
-        return State.PAUSED
-    return State.DONE if "done" in record else State.MISSING
+        return ScheduleState.PAUSED
+    return ScheduleState.DONE if "done" in record else ScheduleState.MISSING
 
 
 def _number(value: Any) -> float | None:

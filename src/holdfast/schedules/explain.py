@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.config.durations import span
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.schedule import family
 from holdfast.schedules.selection import Shards
 from holdfast.schedules.submission import unserved_queue
@@ -38,16 +38,16 @@ def explain(
         owner = Shards(first, others).owner(entry.name)
         schedulers = {owner: schedulers[owner]}
     match entry.state:
-        case State.RUNNING:
+        case ScheduleState.RUNNING:
             since = now - (entry.acquired_at or now)
             return f"it runs since {since:.1f} s, in {entry.owner or 'nobody'} under fence {entry.fence}"
-        case State.PAUSED:
+        case ScheduleState.PAUSED:
             return f"it is paused: {entry.paused or 'no reason was given'}"
-        case State.DONE:
+        case ScheduleState.DONE:
             return "it is done: no turn is left"
-        case State.MISSING:
+        case ScheduleState.MISSING:
             return "it has lost its place: the next reconcile of any scheduler brings it back"
-        case State.WAITING:
+        case ScheduleState.WAITING:
             text = _waits(entry, schedule, now, patterns, schedulers)
             if schedule.target and queues is not None and schedule.target not in queues:
                 text += f"; but its runs stay where they are: {unserved_queue(schedule.target, queues)}"

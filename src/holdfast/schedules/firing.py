@@ -42,7 +42,7 @@ from holdfast.schedules.history import past_turn, turn_id
 from holdfast.schedules.overlap import POLICIES
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.redis_errors import counting_discarded
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import ScheduleRegistry
 from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import decoded, family
 from holdfast.schedules.zombies import Zombies
@@ -140,7 +140,7 @@ class Firings:
         cycle_seconds = min(scheduler.interval_ms / 1000, 1.0)
         self.completions = CompletionQueue(self.completer, breaker, metrics, cycle_seconds=cycle_seconds)
         self._parallel = ParallelFirings(redis, keys, metrics, owner=context.owner)
-        self._registry = Registry(redis, keys)
+        self._registry = ScheduleRegistry(redis, keys)
         self.permits = Permits(settings.agent.permits or 0)
         self.running = RunningFirings()
         self.clock = RedisClock(scheduler.time_cache_duration_ms / 1000)

@@ -13,7 +13,7 @@ PATIENCE: Final = 3
 """Cycles in a row before a watchdog reports a problem."""
 
 
-class Health(StrEnum):
+class ScheduleHealth(StrEnum):
     """Whether schedules run when they are due."""
 
     HEALTHY = "HEALTHY"
@@ -66,9 +66,9 @@ def problems(sample: Sample) -> tuple[str, ...]:
     return tuple(found)
 
 
-def health(sample: Sample) -> Health:
+def health(sample: Sample) -> ScheduleHealth:
     """Return the state that a sample shows."""
-    return Health.DEGRADED if problems(sample) else Health.HEALTHY
+    return ScheduleHealth.DEGRADED if problems(sample) else ScheduleHealth.HEALTHY
 
 
 def summary(sample: Sample) -> str:

@@ -16,7 +16,7 @@ from holdfast.redis.scripts import load
 from holdfast.schedules.fire_times import fire_times, last_due
 from holdfast.schedules.redis_errors import counting_discarded, script_failed
 from holdfast.schedules.registry import registration_of
-from holdfast.schedules.replies import Placed, score, text
+from holdfast.schedules.replies import PlaceReply, score, text
 from holdfast.schedules.schedule import single_turn
 from holdfast.telemetry.logs import get_logger
 
@@ -51,7 +51,7 @@ class ParallelFirings:
         self._discarded = counting_discarded(metrics)
         self._owner = owner
 
-    async def place(self, run: Acquired, schedule: Schedule, at: float) -> Placed:
+    async def place(self, run: Acquired, schedule: Schedule, at: float) -> PlaceReply:
         """Place the turn of ``at`` beside ``run``; safe to send again when the reply was lost."""
         one = registration_of(single_turn(schedule, _NAME, at), at)
         before, after = one.spec.split(b'"#"', 1)
@@ -59,7 +59,7 @@ class ParallelFirings:
         args += [before + b'"', b'"' + after, one.trigger, one.timeout_ms, one.priority]
         discarded, word = await _OVERLAP(self._redis, self._where, args)
         self._discarded(discarded)
-        return Placed(text(word))
+        return PlaceReply(text(word))
 
     @contextlib.asynccontextmanager
     async def beside(self, firing: Firing, clock: RedisClock) -> AsyncGenerator[None]:
@@ -92,12 +92,12 @@ class ParallelFirings:
             if word is not None:
                 firing.doubtful = None
             # ALREADY: by a call whose reply was lost, as no other owner places turns beside this firing.
-            firing.placed += word in {Placed.PLACED, Placed.ALREADY}
-            self._metrics.schedule_missed.inc(left_out + (word is Placed.FULL))
-            if word in {Placed.STALE, Placed.UNKNOWN, None}:
+            firing.placed += word in {PlaceReply.PLACED, PlaceReply.ALREADY}
+            self._metrics.schedule_missed.inc(left_out + (word is PlaceReply.FULL))
+            if word in {PlaceReply.STALE, PlaceReply.UNKNOWN, None}:
                 return
 
-    async def _placed(self, firing: Firing, at: float, over: asyncio.Event) -> Placed | None:
+    async def _placed(self, firing: Firing, at: float, over: asyncio.Event) -> PlaceReply | None:
         """Place a turn, again while Redis is away; None if the run ended before Redis replied.
 
         Its completion then names that turn, and complete.lua sees whether it was placed.

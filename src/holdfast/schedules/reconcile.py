@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.config import SchedulerSettings
-    from holdfast.schedules.registry import DefinitionsVersion, Registration, Registry
+    from holdfast.schedules.registry import DefinitionsVersion, Registration, ScheduleRegistry
     from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.sql_sync import SqlSync
 
@@ -36,7 +36,7 @@ class Reconcile:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ScheduleRegistry,
         schedules: Sequence[Schedule],
         settings: SchedulerSettings,
         sql_sync: SqlSync | None = None,

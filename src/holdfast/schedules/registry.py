@@ -20,7 +20,7 @@ from holdfast.redis.batcher import fitting
 from holdfast.redis.command import command
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.redis.scripts import load
-from holdfast.schedules.entries import Entries, State, scan_names
+from holdfast.schedules.entries import Entries, ScheduleState, scan_names
 from holdfast.schedules.fire_times import first_run
 from holdfast.schedules.redis_errors import log_discarded
 from holdfast.schedules.replies import (
@@ -28,7 +28,7 @@ from holdfast.schedules.replies import (
     CHUNK,
     NORMAL_PRIORITY,
     PAGE,
-    Changed,
+    ChangeReply,
     Registered,
     score,
     seconds,
@@ -130,7 +130,7 @@ class DefinitionsVersion(msgspec.Struct, frozen=True):
         return self.changes.partition("-")[0]
 
 
-class Registry:
+class ScheduleRegistry:
     """The schedules of one set of keys."""
 
     def __init__(self, redis: Redis, keys: ScheduleKeys, *, discarded: Discarded = log_discarded) -> None:
@@ -162,7 +162,7 @@ class Registry:
 
     async def remove(
         self, names: Iterable[str], *, stop: str = "", revisions: Mapping[str, int] | None = None
-    ) -> list[Changed]:
+    ) -> list[ChangeReply]:
         """Remove schedules for good; running ones end by themselves, or stop at once for the reason given."""
         keys = self._keys
         where = [keys.waiting, keys.working, keys.leases, keys.definitions, keys.priorities]
@@ -177,7 +177,7 @@ class Registry:
         since: float | None = None,
         revisions: Mapping[str, int] | None = None,
         anew: bool = False,
-    ) -> list[Changed]:
+    ) -> list[ChangeReply]:
         """Pause schedules until they are resumed; running ones end their run first.
 
         ``anew``: replace the reason of those that are paused already, unless theirs is newer.
@@ -194,7 +194,7 @@ class Registry:
         at: Mapping[str, float] | None = None,
         spread_seconds: float = 0.0,
         revisions: Mapping[str, int] | None = None,
-    ) -> list[Changed]:
+    ) -> list[ChangeReply]:
         """Resume paused schedules, at the turns given in ``at``, else at those they had."""
         keys = self._keys
         where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.nudge, keys.changes]
@@ -208,13 +208,13 @@ class Registry:
         parts = (part for name in names for part in (name, score(turns.get(name)), under.get(name) or ""))
         return await self._each(_RESUME, where, [], parts, stride=3)
 
-    async def trigger(self, names: Iterable[str]) -> list[Changed]:
+    async def trigger(self, names: Iterable[str]) -> list[ChangeReply]:
         """Run schedules now, beside their turns; one that runs is run once more."""
         keys = self._keys
         where = [keys.waiting, keys.leases, keys.definitions, keys.record_prefix, keys.nudge]
         return await self._each(_TRIGGER, where, [], names)
 
-    async def stop(self, names: Iterable[str], reason: str) -> list[Changed]:
+    async def stop(self, names: Iterable[str], reason: str) -> list[ChangeReply]:
         """Ask the schedulers that run these schedules to stop the runs; later turns come as planned."""
         keys = self._keys
         return await self._each(_STOP, [keys.leases, keys.definitions, keys.record_prefix], [reason], names)
@@ -244,7 +244,9 @@ class Registry:
     async def active(self, names: Sequence[str]) -> set[str]:
         """Return those of the names that have turns to come: neither paused nor done."""
         entries = await Entries(self._redis, self._keys).get_many(names)
-        return {one.name for one in entries if one.paused_since is None and one.state is not State.DONE}
+        return {
+            one.name for one in entries if one.paused_since is None and one.state is not ScheduleState.DONE
+        }
 
     async def leases_of(self, owner: str) -> list[Lease]:
         """Read the leases of one owner, also those whose grant was never received."""
@@ -325,14 +327,14 @@ class Registry:
 
     async def _each(
         self, script: _Call, keys: list[str], head: list[Any], args: Iterable[Any], *, stride: int = 1
-    ) -> list[Changed]:
+    ) -> list[ChangeReply]:
         """Call ``script`` for all of ``args``, a batch at a time."""
         rest = list(args)
         size = CHUNK * stride
-        done: list[Changed] = []
+        done: list[ChangeReply] = []
         for start in range(0, len(rest), size):
             reply = await script(self._redis, keys, [*head, *rest[start : start + size]])
-            done += words(Changed, reply)
+            done += words(ChangeReply, reply)
         return done
 
 

@@ -36,7 +36,7 @@ class Registered(enum.StrEnum):
     """A newer revision is there; nothing was changed."""
 
 
-class Changed(enum.StrEnum):
+class ChangeReply(enum.StrEnum):
     """The reply to a change by a user: remove, pause, resume, trigger, stop."""
 
     REMOVED = "removed"
@@ -72,7 +72,7 @@ class Ended(enum.StrEnum):
     """The schedule was removed meanwhile; it will not run again."""
 
 
-class Placed(enum.StrEnum):
+class PlaceReply(enum.StrEnum):
     """The reply to placing a turn as a schedule of its own."""
 
     PLACED = "placed"

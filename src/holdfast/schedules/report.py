@@ -15,7 +15,7 @@ from holdfast.errors import InputError
 from holdfast.redis.client import TROUBLE, unavailable
 from holdfast.redis.scripts import loaded_from
 from holdfast.schedules.fire_times import period
-from holdfast.schedules.health import PATIENCE, Health, Sample, health, problems, summary
+from holdfast.schedules.health import PATIENCE, Sample, ScheduleHealth, health, problems, summary
 from holdfast.schedules.redis_errors import script_failed
 from holdfast.schedules.replies import BATCH, CHUNK
 from holdfast.schedules.schedule import decoded, family
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.config import RedisSettings
     from holdfast.schedules.acquisition import Accept
-    from holdfast.schedules.registry import DefinitionsVersion, Registry, ScheduleCounts
+    from holdfast.schedules.registry import DefinitionsVersion, ScheduleCounts, ScheduleRegistry
     from holdfast.schedules.schedule import Schedule
     from holdfast.schedules.scheduler import Scheduler
     from holdfast.schedules.upkeep import Upkeep
@@ -46,7 +46,7 @@ class Report:
     def __init__(
         self,
         scheduler: Scheduler,
-        registry: Registry,
+        registry: ScheduleRegistry,
         upkeep: Upkeep,
         agents: Collection[str],
         settings: RedisSettings,
@@ -79,7 +79,7 @@ class Report:
                 sample = self._without_counts(exc)
             if 0 < every <= loop.time() - logged_at:
                 logged_at = loop.time()
-                log = _log.info if health(sample) is Health.HEALTHY else _log.warning
+                log = _log.info if health(sample) is ScheduleHealth.HEALTHY else _log.warning
                 log(summary(sample), problems=list(problems(sample)), due_elsewhere=sample.elsewhere)
             await asyncio.sleep(min(_GAUGES_SECONDS, every) if every > 0 else _GAUGES_SECONDS)
 
@@ -157,7 +157,7 @@ class Report:
         )
         metrics.schedule_oldest_overdue_seconds.set(sample.oldest_overdue_seconds)
         metrics.schedule_capacity.set(capacity)
-        metrics.schedule_degraded.set(health(sample) is Health.DEGRADED)
+        metrics.schedule_degraded.set(health(sample) is ScheduleHealth.DEGRADED)
         return sample
 
     def _count_breakers(self) -> None:
@@ -228,7 +228,7 @@ class Known(msgspec.Struct, frozen=True):
 class KnownSchedules:
     """The definitions of all schedules, read again only when some have changed."""
 
-    def __init__(self, registry: Registry, agents: Collection[str]) -> None:
+    def __init__(self, registry: ScheduleRegistry, agents: Collection[str]) -> None:
         self._registry = registry
         self._agents = agents
         self._standing: DefinitionsVersion | None = None
@@ -316,7 +316,7 @@ def everything(counts: ScheduleCounts) -> Backlog:
 
 
 async def backlog_of(
-    registry: Registry, counts: ScheduleCounts, accepts: Accept, definitions: KnownSchedules
+    registry: ScheduleRegistry, counts: ScheduleCounts, accepts: Accept, definitions: KnownSchedules
 ) -> Backlog:
     """Look for those that are run here, page by page, through all that are due."""
     due = elsewhere = 0

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import InputError
-from holdfast.schedules.entries import Entry, State
+from holdfast.schedules.entries import Entry, ScheduleState
 from holdfast.schedules.registry import registration_of, spread
 from holdfast.schedules.replies import BATCH, PAGE, Registered
 from holdfast.schedules.schedule import decoded, family
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from holdfast.schedules.entries import Entries
-    from holdfast.schedules.registry import DefinitionsVersion, Registration, Registry
+    from holdfast.schedules.registry import DefinitionsVersion, Registration, ScheduleRegistry
     from holdfast.store.schedules import SchedulesHead
     from holdfast.store.store import Store
 
@@ -92,7 +92,7 @@ def adopted(entry: Entry, row: StoredSchedule | None) -> StoredSchedule | None:
     """Return the row that SQL needs for an entry of Redis; None if it has it already, or needs none."""
     made, paused_since = is_made(entry.spec), entry.paused_since or 0.0
     known = row.revision if row is not None else 0
-    done = entry.state is State.DONE
+    done = entry.state is ScheduleState.DONE
     if row is None or entry.revision > known:
         news = made or bool(paused_since) or (row is not None and not row.removed)
     elif entry.revision < known or row.removed:
@@ -128,7 +128,7 @@ class SqlSync:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ScheduleRegistry,
         entries: Entries,
         store: Callable[[], Awaitable[Store | None]],
         space: str,

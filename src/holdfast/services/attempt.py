@@ -116,12 +116,12 @@ def run(payload: dict[str, Any], control: ChildControl) -> None:
     traces.start("worker" if task.queue else "scheduler")  # a turn that runs in place has no queue
     try:
         with asyncio.Runner(loop_factory=loop_factory(settings)) as runner:
-            runner.run(_Attempt(settings, known.metrics, spec, task, control).perform())
+            runner.run(_ProcessAttempt(settings, known.metrics, spec, task, control).perform())
     finally:
         traces.finish(_TRACES_SECONDS)  # guard: attempt-spans-sent
 
 
-class _Attempt:
+class _ProcessAttempt:
     def __init__(
         self, settings: Settings, metrics: Metrics, spec: AgentSpec, task: Task, control: ChildControl
     ) -> None:

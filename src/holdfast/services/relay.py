@@ -24,7 +24,7 @@ from holdfast.events.relay.run_facts import RunFactsCache
 from holdfast.events.relay.sender import Sender
 from holdfast.events.sinks.destinations import Destinations
 from holdfast.events.sinks.eventapi import EventApi
-from holdfast.events.sinks.push import Push
+from holdfast.events.sinks.push import PushSink
 from holdfast.events.sinks.webhook import Webhook
 from holdfast.leases.keeper import Keeper
 from holdfast.packages import needs_extra
@@ -184,7 +184,7 @@ class Relay:
 
 
 def _sinks(settings: Settings) -> dict[str, Sink]:
-    sinks: list[Sink] = [Webhook(settings.relay.webhook_secret), Push()]
+    sinks: list[Sink] = [Webhook(settings.relay.webhook_secret), PushSink()]
     if settings.event_api.url:
         sinks.append(EventApi(settings.event_api))
     return {sink.name: sink for sink in sinks}

@@ -23,7 +23,7 @@ from holdfast.schedules.entries import Entries
 from holdfast.schedules.periodic import PeriodicTask
 from holdfast.schedules.reconcile import Reconcile
 from holdfast.schedules.redis_errors import counting_discarded, script_failed
-from holdfast.schedules.registry import Registry, checked_keys, schedule_keys
+from holdfast.schedules.registry import ScheduleRegistry, checked_keys, schedule_keys
 from holdfast.schedules.report import Report
 from holdfast.schedules.schedule import family
 from holdfast.schedules.scheduler import Scheduler
@@ -149,7 +149,7 @@ class SchedulerProcess:
             ttl_seconds=ttl,
             wake=scheduler.wake,
         )
-        registry = Registry(redis, keys, discarded=counting_discarded(self.metrics))
+        registry = ScheduleRegistry(redis, keys, discarded=counting_discarded(self.metrics))
         schedules = tuple(self._app.schedules.values())
         context.targets.look(schedules)
         reconcile = Reconcile(registry, schedules, settings.scheduler, self._sql_sync(connections, registry))
@@ -219,7 +219,7 @@ class SchedulerProcess:
             force_await_ms=settings.reconcile.executor_shutdown_force_await_ms,
         )
 
-    def _sql_sync(self, connections: Connections, registry: Registry) -> SqlSync:
+    def _sql_sync(self, connections: Connections, registry: ScheduleRegistry) -> SqlSync:
         keys = schedule_keys(self._settings.redis)
         jitter = self._settings.redis.scheduler.jitter.initial_registration_seconds
         entries = Entries(connections.redis, keys)

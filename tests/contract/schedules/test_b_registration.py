@@ -7,8 +7,8 @@ import pytest
 from holdfast.errors import NotFound
 from holdfast.leases.lease import RenewalReply
 from holdfast.schedules import Every, Once, Schedule
-from holdfast.schedules.entries import State
-from holdfast.schedules.replies import Changed, Ended, Registered
+from holdfast.schedules.entries import ScheduleState
+from holdfast.schedules.replies import ChangeReply, Ended, Registered
 from holdfast.schedules.schedule import decoded
 from tests.support.schedules.manual_scheduler import check_time, redis_now, registration
 
@@ -17,7 +17,7 @@ async def test_b1_a_new_schedule_waits_for_its_first_turn(board):
     before = await redis_now(board.redis)
     assert await board.add("a", due=60) == [Registered.CREATED]
     entry = await board.entry("a")
-    assert entry.state is State.WAITING
+    assert entry.state is ScheduleState.WAITING
     await check_time(board.redis, entry.next_at, since=before, after=60)
     assert (entry.runs, entry.streak, entry.owner, entry.last_outcome) == (0, 0, "", "")
 
@@ -79,15 +79,19 @@ async def test_b7_a_trigger_changed_during_a_run_decides_the_next_turn(board):
 
 async def test_b8_one_without_a_turn_is_done_and_a_new_trigger_revives_it(board):
     await board.add("a", due=None)
-    assert (await board.entry("a")).state is State.DONE
+    assert (await board.entry("a")).state is ScheduleState.DONE
     assert await board.waiting() == {}
     await board.add("a", due=5, trigger="every hour")
-    assert (await board.entry("a")).state is State.WAITING
+    assert (await board.entry("a")).state is ScheduleState.WAITING
 
 
 async def test_b9_removing_leaves_nothing_behind(board, redis):
     await board.add("a", "b", priority=2)
-    assert await board.registry.remove(["a", "b", "c"]) == [Changed.REMOVED, Changed.REMOVED, Changed.UNKNOWN]
+    assert await board.registry.remove(["a", "b", "c"]) == [
+        ChangeReply.REMOVED,
+        ChangeReply.REMOVED,
+        ChangeReply.UNKNOWN,
+    ]
     assert await redis.keys("*") == []
     with pytest.raises(NotFound, match="schedules list"):
         await board.entry("a")
@@ -134,12 +138,12 @@ async def test_b12_a_removed_schedules_fence_is_never_used_again(board):
 async def test_b13_a_paused_schedule_keeps_its_turn_and_its_reason(board):
     await board.add("a", due=60)
     turn = (await board.waiting())["a"]
-    assert await board.registry.pause(["a", "x"], "maintenance") == [Changed.PAUSED, Changed.UNKNOWN]
-    assert await board.registry.pause(["a"], "again") == [Changed.ALREADY]
+    assert await board.registry.pause(["a", "x"], "maintenance") == [ChangeReply.PAUSED, ChangeReply.UNKNOWN]
+    assert await board.registry.pause(["a"], "again") == [ChangeReply.ALREADY]
     entry = await board.entry("a")
-    assert (entry.state, entry.paused, entry.next_at) == (State.PAUSED, "maintenance", turn)
-    assert await board.registry.resume(["a"]) == [Changed.RESUMED]
-    assert await board.registry.resume(["a"]) == [Changed.ALREADY]
+    assert (entry.state, entry.paused, entry.next_at) == (ScheduleState.PAUSED, "maintenance", turn)
+    assert await board.registry.resume(["a"]) == [ChangeReply.RESUMED]
+    assert await board.registry.resume(["a"]) == [ChangeReply.ALREADY]
     assert await board.waiting() == {"a": turn}
     assert (await board.entry("a")).paused == ""
 
@@ -149,11 +153,11 @@ async def test_b14_one_paused_while_it_runs_ends_and_stays_out(board):
     await board.add("a")
     run = await pod.one()
     await board.registry.pause(["a"])
-    assert (await board.entry("a")).state is State.RUNNING
+    assert (await board.entry("a")).state is ScheduleState.RUNNING
     before = await redis_now(board.redis)
     assert await pod.complete(run, after=60) is Ended.COMPLETED
     entry = await board.entry("a")
-    assert entry.state is State.PAUSED
+    assert entry.state is ScheduleState.PAUSED
     await check_time(board.redis, entry.next_at, since=before, after=60)
 
 
@@ -176,27 +180,27 @@ async def test_b16_failures_in_a_row_pause_by_the_completion(board):
     run = await pod.one()
     await pod.complete(run, after=60, streak=5, outcome="failed", pause_after=5)
     entry = await board.entry("a")
-    assert (entry.state, entry.paused) == (State.PAUSED, "5 failures in a row")
+    assert (entry.state, entry.paused) == (ScheduleState.PAUSED, "5 failures in a row")
 
 
 async def test_b16_a_resume_counts_the_failures_anew(board):
     pod, failed = board.pod(), {"outcome": "failed", "pause_after": 3}
     await board.add("a")
     await pod.complete(await pod.one(), streak=3, **failed)
-    assert await board.registry.resume(["a"]) == [Changed.RESUMED]
+    assert await board.registry.resume(["a"]) == [ChangeReply.RESUMED]
     assert (await board.entry("a")).streak == 0
     await board.make_due("a")
     run = await pod.one()
     assert (run.streak, await pod.complete(run, streak=1, **failed)) == (0, Ended.COMPLETED)
     entry = await board.entry("a")
-    assert (entry.state, entry.streak) == (State.WAITING, 1)
+    assert (entry.state, entry.streak) == (ScheduleState.WAITING, 1)
 
 
 async def test_b17_a_trigger_runs_it_now_and_does_not_move_its_turns(board):
     pod = board.pod()
     await board.add("a", due=600)
     turn = (await board.waiting())["a"]
-    assert await board.registry.trigger(["a", "x"]) == [Changed.TRIGGERED, Changed.UNKNOWN]
+    assert await board.registry.trigger(["a", "x"]) == [ChangeReply.TRIGGERED, ChangeReply.UNKNOWN]
     run = await pod.one()
     assert run.triggered
     await pod.complete(run, after=5)
@@ -213,7 +217,7 @@ async def test_b18_a_paused_schedule_can_be_triggered_and_is_paused_again(board)
     await board.registry.trigger(["a"])
     await pod.complete(await pod.one())
     entry = await board.entry("a")
-    assert (entry.state, entry.next_at, entry.paused) == (State.PAUSED, turn, "why")
+    assert (entry.state, entry.next_at, entry.paused) == (ScheduleState.PAUSED, turn, "why")
 
 
 async def test_b19_one_that_is_done_can_be_triggered_and_is_done_again(board):
@@ -221,14 +225,14 @@ async def test_b19_one_that_is_done_can_be_triggered_and_is_done_again(board):
     await board.add("a", due=None)
     await board.registry.trigger(["a"])
     await pod.complete(await pod.one(), after=5)
-    assert (await board.entry("a")).state is State.DONE
+    assert (await board.entry("a")).state is ScheduleState.DONE
 
 
 async def test_b20_triggering_what_runs_runs_it_once_more(board):
     pod = board.pod()
     await board.add("a")
     run = await pod.one()
-    assert await board.registry.trigger(["a", "a"]) == [Changed.BUFFERED] * 2
+    assert await board.registry.trigger(["a", "a"]) == [ChangeReply.BUFFERED] * 2
     before = await redis_now(board.redis)
     await pod.complete(run, after=60)
     again = await pod.one()
@@ -257,9 +261,9 @@ async def test_b22_a_holder_is_asked_to_stop(board):
     await board.registry.pause(["b"])
     run = await pod.one()
     assert await board.registry.stop(["a", "b", "x"], "too long") == [
-        Changed.STOPPING,
-        Changed.IDLE,
-        Changed.UNKNOWN,
+        ChangeReply.STOPPING,
+        ChangeReply.IDLE,
+        ChangeReply.UNKNOWN,
     ]
     assert await pod.renew(run) is RenewalReply.STOP
     await pod.complete(run, after=-1)

@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.completion import Completion
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every, Once
@@ -48,7 +48,7 @@ async def test_c4_it_moves_to_working_with_its_deadline_and_a_lease(board, redis
     assert (run.ready, run.deadline) == (turn, pytest.approx(run.acquired_at + 90.5))
     assert await redis.zscore(board.keys.leases, "a") == pytest.approx(run.acquired_at * 1000 + 30_000, abs=2)
     entry = await board.entry("a")
-    assert (entry.state, entry.owner, entry.fence) == (State.RUNNING, "pod", run.fence)
+    assert (entry.state, entry.owner, entry.fence) == (ScheduleState.RUNNING, "pod", run.fence)
 
 
 async def test_c5_the_times_are_redis_times(board):
@@ -127,7 +127,7 @@ async def test_c9_completing_gives_the_next_turn_and_keeps_the_account(board):
         run, after=60, streak=2, outcome="failed", error="E" * 5000, duration_ms=12.5
     ) is (Ended.COMPLETED)
     entry = await board.entry("a")
-    assert (entry.state, entry.streak, entry.runs, entry.owner) == (State.WAITING, 2, 1, "")
+    assert (entry.state, entry.streak, entry.runs, entry.owner) == (ScheduleState.WAITING, 2, 1, "")
     assert (entry.last_outcome, entry.last_duration_ms, len(entry.last_error)) == ("failed", 12.5, 1000)
     assert entry.last_start == pytest.approx(run.acquired_at)
     assert await board.working() == {}
@@ -145,7 +145,7 @@ async def test_c11_the_last_turn_leaves_it_done(board):
     await board.add("a")
     pod = board.pod()
     await pod.complete(await pod.one(), after=None)
-    assert (await board.entry("a")).state is State.DONE
+    assert (await board.entry("a")).state is ScheduleState.DONE
     assert await pod.acquire() == []
 
 
@@ -226,7 +226,7 @@ async def test_c18_a_paused_one_that_somebody_put_back_does_not_run(board, redis
     await board.registry.pause(["a"])
     await redis.zadd(board.keys.waiting, {"a": 5})
     assert await board.pod().acquire() == []
-    assert (await board.entry("a")).state is State.PAUSED
+    assert (await board.entry("a")).state is ScheduleState.PAUSED
 
 
 async def test_c19_urgent_ones_go_first_within_what_a_class_is_worth(board):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from holdfast import App
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.manual_scheduler import registration
@@ -85,8 +85,8 @@ async def test_f3_at_rest_all_permits_are_free_whatever_happened(stage):
     running = await stage.start(app, permits=7, zombies={"threshold_ms": 0})
     for name in ("good", "bad", "rude", "slow"):
         for n in range(5):
-            await stage.entry(f"{name}-{n}", State.WAITING, runs=1)
-    await stage.entry("damaged", State.WAITING, runs=1)
+            await stage.entry(f"{name}-{n}", ScheduleState.WAITING, runs=1)
+    await stage.entry("damaged", ScheduleState.WAITING, runs=1)
     await until(lambda: running.scheduler.permits.taken == 0)
     assert (await stage.entry("nobody-0")).runs == 0
 
@@ -101,7 +101,7 @@ async def test_f4_a_thread_that_ignores_its_stop_keeps_its_permit(stage):
     app.register("deaf", deaf)
     await stage.board.registry.register(schedules(1, "deaf", timeout_seconds=0.1))
     running = await stage.start(app, permits=2, zombies={"threshold_ms": 0})
-    await stage.entry("deaf-0", State.WAITING, runs=1)
+    await stage.entry("deaf-0", ScheduleState.WAITING, runs=1)
     try:
         # A look takes the other one for a moment.
         await until(lambda: (running.scheduler.permits.taken, len(running.scheduler.running)) == (1, 0))

@@ -13,7 +13,7 @@ from holdfast.config import CircuitBreakerSettings
 from holdfast.leases.lease import Lease
 from holdfast.schedules.breakers import redis_breaker
 from holdfast.schedules.completion import ATTEMPTS, Completion, CompletionQueue, FiringEnd
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.replies import Ended
 from holdfast.telemetry.metrics import Metrics
 from tests.support.schedules.manual_scheduler import redis_now
@@ -33,7 +33,7 @@ def hourly_app(ran: list[int]) -> App:
 async def test_i1_after_a_flush_the_schedules_of_the_code_come_back(stage):
     ran: list[int] = []
     await stage.start(hourly_app(ran), refresh_period_seconds=0.1)
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     await stage.board.redis.flushall()
     await until(lambda: len(ran) == 2)
 
@@ -41,7 +41,7 @@ async def test_i1_after_a_flush_the_schedules_of_the_code_come_back(stage):
 async def test_i2_what_lost_its_place_comes_back(stage):
     ran: list[int] = []
     await stage.start(hourly_app(ran), refresh_period_seconds=0.1)
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     await stage.board.redis.delete(stage.board.keys.waiting)
     await until(lambda: len(ran) == 2)
 
@@ -49,7 +49,7 @@ async def test_i2_what_lost_its_place_comes_back(stage):
 async def test_i3_reconciling_moves_no_turn(stage):
     ran: list[int] = []
     await stage.start(hourly_app(ran), refresh_period_seconds=0.02)
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     before = await stage.board.waiting()
 
     async def is_unmoved() -> bool:
@@ -186,7 +186,7 @@ async def test_r11_a_failed_completion_does_not_wait_for_the_orphan_threshold(st
         ran.append(1)
 
     running = await stage.start(app, breaker={"failure_threshold": 1000})
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     running.scheduler.firings.completer.complete = Flaky(failures=1 + ATTEMPTS).complete
     await stage.board.make_due("work")
     running.scheduler.wake()

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from holdfast import App
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.firing import RunningFirings
 from holdfast.schedules.zombies import Overrun, Zombies
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ async def test_k1_the_scan_lets_the_schedule_go_on_without_its_zombie(stage):
         ended.append(1)
 
     running = await stage.start(app, zombies={"threshold_ms": 100, "interval_ms": 200})
-    entry = await stage.entry("stubborn", State.WAITING, runs=1)
+    entry = await stage.entry("stubborn", ScheduleState.WAITING, runs=1)
     try:
         assert entry.last_outcome == "timed_out"
         assert running.count("schedule_zombies_total", kind="scan") == 1

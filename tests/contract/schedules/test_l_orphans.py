@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from holdfast.leases.lease import RenewalReply
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.replies import Ended, Found
 from holdfast.schedules.schedule import Schedule, encoded
@@ -81,7 +81,7 @@ async def test_l6_one_paused_during_its_run_comes_back_paused(board):
     await board.registry.pause(["a"])
     await board.expire()
     await board.pod().orphans.reclaim()
-    assert (await board.entry("a")).state is State.PAUSED
+    assert (await board.entry("a")).state is ScheduleState.PAUSED
     await board.registry.resume(["a"])
     assert (await board.pod().one()).name == "a"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.leases.lease import RenewalReply
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.replies import Ended
 from tests.support.schedules.manual_scheduler import Board, check_time, redis_now
 
@@ -23,7 +23,7 @@ async def test_n1_what_did_not_end_is_due_now(board):
     await check_time(board.redis, (await board.waiting())["a"], since=before)
     assert (await board.working(), await board.leased()) == ({}, set())
     entry = await board.entry("a")
-    assert (entry.state, entry.owner, entry.runs, entry.last_outcome) == (State.WAITING, "", 0, "")
+    assert (entry.state, entry.owner, entry.runs, entry.last_outcome) == (ScheduleState.WAITING, "", 0, "")
 
 
 async def test_n2_or_a_little_later_each_by_its_own_jitter(board):
@@ -82,7 +82,7 @@ async def test_n7_removed_and_paused_ones_do_not_come_back(board, redis):
     assert await pod.give_back(runs["removed"]) is Ended.REMOVED
     assert await pod.give_back(runs["paused"]) is Ended.RETURNED
     assert await board.waiting() == {}
-    assert (await board.entry("paused")).state is State.PAUSED
+    assert (await board.entry("paused")).state is ScheduleState.PAUSED
     assert not await redis.exists(board.keys.record("removed"))
 
 

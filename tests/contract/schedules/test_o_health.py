@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from holdfast.schedules.health import (
     PATIENCE,
     Cycle,
-    Health,
     Sample,
+    ScheduleHealth,
     Signal,
     WatchdogReport,
     Watchdogs,
@@ -41,18 +41,21 @@ def test_o2_without_a_limit_there_is_no_share_of_permits():
 @pytest.mark.parametrize(
     ("sample", "state"),
     [
-        (Sample(), Health.HEALTHY),
-        (Sample(oldest_overdue_seconds=30, shortest_interval_seconds=30), Health.HEALTHY),
-        (Sample(oldest_overdue_seconds=30.5, shortest_interval_seconds=30), Health.DEGRADED),
-        (Sample(oldest_overdue_seconds=0.6, shortest_interval_seconds=0.5), Health.DEGRADED),
-        (Sample(oldest_overdue_seconds=1e6), Health.HEALTHY),  # nothing enabled here: somebody else's
-        (Sample(overlapping=1), Health.DEGRADED),
-        (Sample(ready=10_000, shortest_interval_seconds=60, oldest_overdue_seconds=5), Health.HEALTHY),
+        (Sample(), ScheduleHealth.HEALTHY),
+        (Sample(oldest_overdue_seconds=30, shortest_interval_seconds=30), ScheduleHealth.HEALTHY),
+        (Sample(oldest_overdue_seconds=30.5, shortest_interval_seconds=30), ScheduleHealth.DEGRADED),
+        (Sample(oldest_overdue_seconds=0.6, shortest_interval_seconds=0.5), ScheduleHealth.DEGRADED),
+        (Sample(oldest_overdue_seconds=1e6), ScheduleHealth.HEALTHY),  # nothing enabled here: somebody else's
+        (Sample(overlapping=1), ScheduleHealth.DEGRADED),
+        (
+            Sample(ready=10_000, shortest_interval_seconds=60, oldest_overdue_seconds=5),
+            ScheduleHealth.HEALTHY,
+        ),
     ],
 )
 def test_o3_it_is_degraded_when_late_by_an_interval_or_when_the_sets_overlap(sample, state):
     assert health(sample) is state
-    assert bool(problems(sample)) is (state is Health.DEGRADED)
+    assert bool(problems(sample)) is (state is ScheduleHealth.DEGRADED)
     assert f"health={state}" in summary(sample)
 
 

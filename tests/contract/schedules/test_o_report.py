@@ -20,9 +20,9 @@ from holdfast.config import LogSettings
 from holdfast.redis.members import Members
 from holdfast.reliability.breaker import BreakerState
 from holdfast.schedules.acquisition import Acquisition
-from holdfast.schedules.entries import State as ScheduleState
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.explain import explain
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import ScheduleRegistry
 from holdfast.schedules.replies import BATCH, Ended
 from holdfast.schedules.report import _PAGES, Filtered, KnownSchedules, backlog_of
 from holdfast.schedules.schedule import Schedule, decoded
@@ -225,11 +225,11 @@ async def test_o24_gauges_are_of_whole_samples(stage, monkeypatch):
     async def work() -> None:
         await free.wait()
 
-    async def away(_: Registry, names: list[str]) -> set[str]:
+    async def away(_: ScheduleRegistry, names: list[str]) -> set[str]:
         asked.append(names)
         raise Disconnected("away")
 
-    monkeypatch.setattr(Registry, "active", away)
+    monkeypatch.setattr(ScheduleRegistry, "active", away)
     running = await stage.start(app, health_summary_period_seconds=0.05)
     await until(lambda: len(running.scheduler.running) == 1)
     before = len(asked)

@@ -15,9 +15,9 @@ from holdfast.config.scheduling import KEPT_TURNS
 from holdfast.leases.lease import RenewalReply
 from holdfast.redis.client import Redis
 from holdfast.schedules.acquisition import Acquired, Look
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.parallel import ParallelFirings
-from holdfast.schedules.replies import Changed, Ended, Placed, Registered
+from holdfast.schedules.replies import ChangeReply, Ended, PlaceReply, Registered
 from holdfast.schedules.schedule import Schedule, family
 from holdfast.schedules.trigger import Every
 from holdfast.telemetry.metrics import Metrics
@@ -72,7 +72,7 @@ class World:
     async def remove(self, a: int, b: int) -> None:
         name = NAMES[a % len(NAMES)]
         (word,) = await self.board.registry.remove([name], stop="stop" if b % 2 else "")
-        assert (word is Changed.REMOVED) == (name in self.registered)
+        assert (word is ChangeReply.REMOVED) == (name in self.registered)
         self.registered = {one for one in self.registered if family(one) != name}
 
     async def pause(self, a: int, b: int) -> None:
@@ -127,9 +127,9 @@ class World:
             overlaps = ParallelFirings(self.redis, self.board.keys, Metrics(), owner=pod.owner)
             word = await overlaps.place(run, schedule, await redis_now(self.redis))
             known = {name.decode() for name in await self.redis.hkeys(self.board.keys.definitions)}
-            assert len(known - self.registered) == (word is Placed.PLACED)
+            assert len(known - self.registered) == (word is PlaceReply.PLACED)
             assert sum(family(name) == run.name for name in known) <= 4
-            if word is Placed.PLACED:
+            if word is PlaceReply.PLACED:
                 assert run.fence == self.fences[run.name], "an old holder placed a turn beside its own"
             self.registered |= known
 
@@ -220,8 +220,8 @@ class World:
         entries = {entry.name: entry for entry in (await self.board.entries.list()).entries}
         assert entries.keys() == self.registered
         for entry in entries.values():
-            assert entry.state is not State.MISSING, f"{entry.name} is nowhere"
-            assert bool(entry.owner) == (entry.state is State.RUNNING), f"{entry}"
+            assert entry.state is not ScheduleState.MISSING, f"{entry.name} is nowhere"
+            assert bool(entry.owner) == (entry.state is ScheduleState.RUNNING), f"{entry}"
             if entry.fence:  # 0 where somebody deleted the record: the next one is higher all the same
                 assert entry.fence >= self.fences.get(entry.name, 0), f"the fence of {entry.name} went back"
         turns = {name.decode() for name in await self.redis.smembers(self.board.keys.turns)}
@@ -262,7 +262,7 @@ class World:
                     self.registered.discard(run.name)
             await self.check()
         for name in self.registered:
-            assert (await self.board.entry(name)).state in {State.WAITING, State.DONE}
+            assert (await self.board.entry(name)).state in {ScheduleState.WAITING, ScheduleState.DONE}
         assert await pod.acquire() == []
 
 

@@ -14,8 +14,8 @@ from holdfast.schedules import fire_times
 from holdfast.schedules.backfill import MOST_TURNS, Backfill, turns_between
 from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.redis_errors import counting_discarded
-from holdfast.schedules.registry import Registry
-from holdfast.schedules.replies import Changed, Ended
+from holdfast.schedules.registry import ScheduleRegistry
+from holdfast.schedules.replies import ChangeReply, Ended
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.submission import run_request
 from holdfast.schedules.trigger import Cron, Every, Once
@@ -216,9 +216,9 @@ async def test_q27_only_planned_changes_nothing(board, redis):
 async def test_q28_removing_the_schedule_ends_its_backfill_and_removing_a_turn_lets_it_go_on(board, redis):
     await board.registry.register([await hourly(board.redis, name="hourly")])
     filled = await fill(board).run("hourly", MIDNIGHT - 4 * 3600, MIDNIGHT)
-    assert await board.registry.remove([filled[0].turn]) == [Changed.REMOVED]
+    assert await board.registry.remove([filled[0].turn]) == [ChangeReply.REMOVED]
     assert filled[1].turn in await board.waiting()
-    assert await board.registry.remove(["hourly"]) == [Changed.REMOVED]
+    assert await board.registry.remove(["hourly"]) == [ChangeReply.REMOVED]
     assert await board.waiting() == {}
     assert await redis.keys(board.keys.record("*")) == []
 
@@ -295,7 +295,7 @@ async def test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_f
     await overwrite()
     assert (await board.registry.standing()).registered >= 2, "what a reconcile asks for"
     await overwrite()
-    assert await board.registry.remove(["hourly", "other"]) == [Changed.REMOVED] * 2
+    assert await board.registry.remove(["hourly", "other"]) == [ChangeReply.REMOVED] * 2
     await board.redis.delete(key)
 
 
@@ -303,7 +303,7 @@ async def test_q51_a_key_of_a_backfill_that_was_overwritten_is_thrown_away_and_f
 async def test_q52_what_was_thrown_away_is_told_and_counted(board, damaged, log_lines):
     """The mistake: a key that somebody else wrote there is gone, and nobody knows."""
     metrics = Metrics()
-    board.registry = Registry(board.redis, board.keys, discarded=counting_discarded(metrics))
+    board.registry = ScheduleRegistry(board.redis, board.keys, discarded=counting_discarded(metrics))
     pod = board.pod()
     pod.completer = Completer(board.redis, board.keys, owner=pod.owner, discarded=counting_discarded(metrics))
     await board.registry.register([HOURLY])
@@ -321,6 +321,6 @@ async def test_q52_what_was_thrown_away_is_told_and_counted(board, damaged, log_
     assert told() == 1
     await board.redis.delete(key)
     await board.redis.set(key, "overwritten")
-    assert await board.registry.remove(["hourly"]) == [Changed.REMOVED]
+    assert await board.registry.remove(["hourly"]) == [ChangeReply.REMOVED]
     assert told() == 2
     assert [line["keys"] for line in log_lines() if line["level"] == "error"] == [[key], [key]]

@@ -13,12 +13,12 @@ from holdfast.errors import InputError
 from holdfast.schedules.acquisition import Acquired
 from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.completion import decide
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.fire_times import last_due
 from holdfast.schedules.firing import Firing
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.registry import registration_of
-from holdfast.schedules.replies import Ended, Placed
+from holdfast.schedules.replies import Ended, PlaceReply
 from holdfast.schedules.schedule import Schedule, checked
 from holdfast.schedules.trigger import Cron, Every
 from holdfast.telemetry.metrics import Metrics
@@ -70,7 +70,7 @@ async def test_q42_the_next_holder_knows_what_was_placed_beside_the_turn(board, 
     first = await running_one(board, schedule, pod)
     at = first.acquired_at + 60
     assert first.beside == 0
-    assert await overlaps(board).place(first, schedule, at) is Placed.PLACED
+    assert await overlaps(board).place(first, schedule, at) is PlaceReply.PLACED
     if how == "given back":
         await pod.give_back(first, None)
     else:
@@ -145,7 +145,7 @@ async def test_q45_a_turn_whose_placing_was_done_but_not_answered_is_not_run_aga
     assert await pod.completer.complete([done]) == [Ended.COMPLETED]
     assert list(await board.waiting()) == ["a#1"]
     entry = await board.entry("a")
-    assert (entry.state, entry.runs) == (State.DONE, 2)
+    assert (entry.state, entry.runs) == (ScheduleState.DONE, 2)
 
 
 # -- failures of turns side by side
@@ -162,7 +162,7 @@ async def test_q46_failures_side_by_side_add_up_in_whatever_order_they_end(board
     assert (await board.entry("a")).streak == 2
     await pod.complete(first, after=60, **failed)
     entry = await board.entry("a")
-    assert (entry.state, entry.streak, entry.paused) == (State.PAUSED, 3, "3 failures in a row")
+    assert (entry.state, entry.streak, entry.paused) == (ScheduleState.PAUSED, 3, "3 failures in a row")
 
 
 async def test_q47_a_manual_or_cancelled_run_leaves_what_others_added(board):
@@ -187,7 +187,7 @@ async def test_q48_a_pause_for_failures_keeps_the_turn_and_gives_up_the_manual_r
     await board.registry.trigger(["a"])
     await pod.complete(second, after=None, outcome="failed", streak=1, pause_after=1)
     entry = await board.entry("a")
-    assert (entry.state, entry.triggered) == (State.PAUSED, False)
+    assert (entry.state, entry.triggered) == (ScheduleState.PAUSED, False)
     assert entry.next_at == pytest.approx(turn, abs=0.01)
     assert await board.waiting() == {}
 

@@ -16,11 +16,11 @@ from holdfast.leases.lease import RenewalReply
 from holdfast.schedules.acquisition import Acquired
 from holdfast.schedules.cadence import Next, next_run
 from holdfast.schedules.completion import decide
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.firing import Firing
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.registry import registration_of
-from holdfast.schedules.replies import Ended, Placed
+from holdfast.schedules.replies import Ended, PlaceReply
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.trigger import Cron, Every
 from holdfast.telemetry.metrics import Metrics
@@ -96,7 +96,7 @@ async def test_q6_in_the_loop_the_waiting_turn_is_one_and_follows_at_once(stage)
     await until(lambda: began)
     await stays(lambda: len(began) == 1, seconds=1.1)  # five of its turns
     free.set()
-    await stage.entry("slow", State.DONE, runs=2)
+    await stage.entry("slow", ScheduleState.DONE, runs=2)
     assert len(began) == 2
     assert running.count("schedule_missed_total") >= 2
 
@@ -123,7 +123,7 @@ async def test_q7_the_next_turn_is_a_schedule_of_its_own_with_its_own_lease_and_
     schedule, pod, other = allowed(priority=2, timeout_seconds=7), board.pod(), board.pod("other")
     first = await running_one(board, schedule, pod)
     at = first.acquired_at + 60
-    assert await overlaps(board).place(first, schedule, at) is Placed.PLACED
+    assert await overlaps(board).place(first, schedule, at) is PlaceReply.PLACED
     second = await other.one()
     assert (second.name, second.deadline - second.acquired_at) == ("a#1", pytest.approx(7, abs=0.01))
     spec = decoded(second.spec)
@@ -141,7 +141,7 @@ async def test_q8_it_ends_to_the_account_of_its_schedule_and_leaves_nothing(boar
     second = await pod.one()
     assert await pod.complete(second, after=None, outcome="failed", error="no", streak=1) is Ended.COMPLETED
     entry = await board.entry("a")
-    assert (entry.state, entry.streak, entry.runs) == (State.RUNNING, 1, 1)
+    assert (entry.state, entry.streak, entry.runs) == (ScheduleState.RUNNING, 1, 1)
     assert (entry.last_outcome, entry.last_error) == ("failed", "no")
     assert list(await board.working()) == ["a"]
     assert not await board.redis.exists(board.keys.record("a#1"))
@@ -155,11 +155,11 @@ async def test_q9_there_are_never_more_than_allowed_and_an_end_makes_room(board)
     first = await running_one(board, schedule, pod)
     beside = overlaps(board)
     words = [await beside.place(first, schedule, first.acquired_at + 60 * n) for n in range(1, 5)]
-    assert words == [Placed.PLACED, Placed.PLACED, Placed.FULL, Placed.FULL]
+    assert words == [PlaceReply.PLACED, PlaceReply.PLACED, PlaceReply.FULL, PlaceReply.FULL]
     runs = await pod.acquire()
     assert sorted(run.name for run in runs) == ["a#1", "a#2"]
     await pod.complete(runs[0], after=None)
-    assert await beside.place(first, schedule, first.acquired_at + 300) is Placed.PLACED
+    assert await beside.place(first, schedule, first.acquired_at + 300) is PlaceReply.PLACED
     (again,) = await pod.acquire()
     assert again.name == runs[0].name
     assert again.fence > runs[0].fence
@@ -170,9 +170,9 @@ async def test_q10_a_turn_is_placed_once_however_often_it_is_asked_for(board):
     first = await running_one(board, schedule, pod)
     at, beside = first.acquired_at + 60, overlaps(board)
     assert [await beside.place(first, schedule, at) for _ in range(3)] == [
-        Placed.PLACED,
-        Placed.ALREADY,
-        Placed.ALREADY,
+        PlaceReply.PLACED,
+        PlaceReply.ALREADY,
+        PlaceReply.ALREADY,
     ]
     assert list(await board.waiting()) == ["a#1"]
 
@@ -181,12 +181,12 @@ async def test_q11_only_the_holder_of_the_turn_places_others_beside_it(board):
     schedule, pod = allowed(), board.pod()
     first = await running_one(board, schedule, pod)
     at = first.acquired_at + 60
-    assert await overlaps(board, "other").place(first, schedule, at) is Placed.STALE
+    assert await overlaps(board, "other").place(first, schedule, at) is PlaceReply.STALE
     await board.expire()
     await pod.orphans.reclaim()
-    assert await overlaps(board).place(first, schedule, at) is Placed.STALE
+    assert await overlaps(board).place(first, schedule, at) is PlaceReply.STALE
     await board.registry.remove(["a"])
-    assert await overlaps(board).place(first, schedule, at) is Placed.UNKNOWN
+    assert await overlaps(board).place(first, schedule, at) is PlaceReply.UNKNOWN
     assert await board.waiting() == {}
 
 
@@ -239,17 +239,17 @@ async def test_q15_failures_in_a_row_of_parallel_turns_pause_the_schedule(board)
     await pod.complete(first, after=60)
     await pod.complete(second, after=None, outcome="failed", streak=1, pause_after=1)
     entry = await board.entry("a")
-    assert (entry.state, entry.paused) == (State.PAUSED, "1 failures in a row")
+    assert (entry.state, entry.paused) == (ScheduleState.PAUSED, "1 failures in a row")
 
 
 async def test_q32_one_paused_while_it_runs_has_no_turn_beside_it(board):
     schedule, pod = allowed(), board.pod()
     first = await running_one(board, schedule, pod)
     await board.registry.pause(["a"], "why")
-    assert await overlaps(board).place(first, schedule, first.acquired_at + 60) is Placed.PAUSED
+    assert await overlaps(board).place(first, schedule, first.acquired_at + 60) is PlaceReply.PAUSED
     assert await board.waiting() == {}
     await board.registry.resume(["a"])
-    assert await overlaps(board).place(first, schedule, first.acquired_at + 120) is Placed.PLACED
+    assert await overlaps(board).place(first, schedule, first.acquired_at + 120) is PlaceReply.PLACED
 
 
 def test_q34_the_end_of_a_turn_plans_the_one_after_the_last_that_was_placed_beside_it():
@@ -311,7 +311,7 @@ async def test_q17_max_runs_counts_parallel_turns(stage):
     await stage.start(app)
     await until(lambda: crowd.now == 3)
     crowd.free.set()
-    entry = await stage.entry("par", State.DONE)
+    entry = await stage.entry("par", ScheduleState.DONE)
     assert entry.runs == 3
     assert len(crowd.began) == 3
 
@@ -340,7 +340,7 @@ async def test_q33_a_manual_run_has_no_turns_beside_it(stage):
     await stays(lambda: crowd.most == 1, seconds=0.5)  # five of its turns
     assert await stage.board.waiting() == {}
     crowd.free.set()
-    entry = await stage.entry("par", State.WAITING)
+    entry = await stage.entry("par", ScheduleState.WAITING)
     assert entry.next_at == pytest.approx(later.first, abs=0.01)
 
 

@@ -16,7 +16,7 @@ from holdfast.redis.client import connect
 from holdfast.schedules.breakers import redis_breaker
 from holdfast.schedules.clock import RedisClock
 from holdfast.schedules.completion import CompletionQueue, FiringEnd
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.orphans import Orphans
 from holdfast.schedules.replies import Ended
 from holdfast.schedules.schedule import Schedule, encoded
@@ -156,7 +156,7 @@ async def test_r15_an_agent_that_blocks_the_event_loop_keeps_its_lease(redis_set
         rival.start()
         try:
             await stage.start(app)
-            entry = await stage.entry("rude", State.WAITING, runs=1)
+            entry = await stage.entry("rude", ScheduleState.WAITING, runs=1)
         finally:
             rival.over.set()
             await asyncio.to_thread(rival.join)
@@ -179,7 +179,7 @@ async def test_r16_an_agent_that_never_ends_does_not_end_its_schedule(stage_of_s
     await until(lambda: began)
     await first.vanish()
     await stage.start(app, "second")
-    assert (await stage.entry("work", State.WAITING, runs=1)).last_outcome == "succeeded"
+    assert (await stage.entry("work", ScheduleState.WAITING, runs=1)).last_outcome == "succeeded"
 
 
 @pytest.mark.parametrize("misfire", ["skip", "coalesce"])
@@ -199,7 +199,7 @@ async def test_r17_a_stored_zone_of_the_machine_is_run_as_before(stage, misfire)
     await stage.board.registry.register([old])
     await stage.board.make_due("old")
     running = await stage.start(app)
-    assert (await stage.entry("old", State.WAITING, runs=1)).last_outcome == "succeeded"
+    assert (await stage.entry("old", ScheduleState.WAITING, runs=1)).last_outcome == "succeeded"
     assert not running.task.done()
 
 
@@ -215,7 +215,7 @@ async def test_r18_a_stored_zone_that_is_not_known_here_fails_its_turn_and_nothi
     lost = Schedule(name="lost", agent="work", trigger=cron, misfire=misfire)
     await stage.board.add("lost", spec=encoded(lost), due=-7200)
     running = await stage.start(app)
-    entry = await stage.entry("lost", State.WAITING, runs=1)
+    entry = await stage.entry("lost", ScheduleState.WAITING, runs=1)
     assert (entry.last_outcome, "Mars/Base" in entry.last_error) == ("failed", True)
     await stage.entry("work", runs=1)
     assert not running.task.done()

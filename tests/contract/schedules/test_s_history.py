@@ -8,12 +8,12 @@ import pytest
 
 from holdfast import App
 from holdfast.schedules.completion import Completer
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.history import PastTurn
 from holdfast.schedules.orphans import Orphans
 from holdfast.schedules.parallel import ParallelFirings
 from holdfast.schedules.registry import registration_of
-from holdfast.schedules.replies import Changed, Ended, Placed
+from holdfast.schedules.replies import ChangeReply, Ended, PlaceReply
 from holdfast.schedules.schedule import Schedule, turn_name
 from holdfast.schedules.trigger import Every
 from holdfast.telemetry.metrics import Metrics
@@ -117,7 +117,7 @@ async def test_s7_the_history_goes_with_its_schedule_and_no_late_end_brings_it_b
     first, second = await pod.acquire()
     await pod.complete(first)
     assert len(await board.redis.keys("*#history")) == 1
-    assert await board.registry.remove(["a", "b"]) == [Changed.REMOVED] * 2
+    assert await board.registry.remove(["a", "b"]) == [ChangeReply.REMOVED] * 2
     assert await pod.complete(second) is Ended.REMOVED
     assert await board.redis.keys("*") == []
 
@@ -129,7 +129,7 @@ async def test_s8_a_turn_beside_another_is_listed_for_its_schedule_by_its_own_ti
     first = await pod.one()
     at = round(first.acquired_at) + 60.0
     overlaps = ParallelFirings(board.redis, board.keys, Metrics(), owner=pod.owner)
-    assert await overlaps.place(first, schedule, at) is Placed.PLACED
+    assert await overlaps.place(first, schedule, at) is PlaceReply.PLACED
     beside = await pod.one()
     await board.expire("a#1")
     await board.pod("other").orphans.reclaim()
@@ -189,7 +189,7 @@ async def test_s10_turns_of_a_scheduler_are_listed_however_they_end(stage):
     turns = {name: await past(name) for name in ("good", "bad", "slow", "there")}
     await until(lambda: stage.board.registry.stop(["stopped"], "enough"), lambda word: word == ["stopping"])
     turns["stopped"] = await past("stopped")
-    await stage.entry("unfinished", State.RUNNING)
+    await stage.entry("unfinished", ScheduleState.RUNNING)
     await running.stop()
     turns["unfinished"] = await past("unfinished")
     assert {name: turn.outcome for name, turn in turns.items()} == {

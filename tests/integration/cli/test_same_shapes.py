@@ -16,7 +16,7 @@ from holdfast.agents.catalogue import catalogue_of
 from holdfast.config import ApiSettings, Settings
 from holdfast.hosts.directory import describe
 from holdfast.hosts.factory import registry_of
-from holdfast.hosts.placement import Host
+from holdfast.hosts.placement import HostLoad
 from holdfast.hosts.residents import resident_agent
 from holdfast.redis.client import Redis
 from holdfast.redis.members import Member, Members
@@ -86,7 +86,7 @@ async def _register_agents(redis: Redis, members: Members) -> None:
 
 async def _register_host(redis: Redis, members: Members) -> None:
     """Announce a host with one agent."""
-    host = Host(name="here", address="127.0.0.1:1", agents=1, capacity=3, cpu=1.5, labels=("gpu",))
+    host = HostLoad(name="here", address="127.0.0.1:1", agents=1, capacity=3, cpu=1.5, labels=("gpu",))
     await members.announce(redis, Member("host", host.name, {**describe(host), "pid": "7", "since": "1.5"}))
 
 

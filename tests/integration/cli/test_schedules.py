@@ -17,7 +17,7 @@ from holdfast.config import DatabaseSettings, RedisSettings
 from holdfast.redis.client import connect
 from holdfast.redis.keys import ScheduleKeys
 from holdfast.schedules.history import past_turn
-from holdfast.schedules.registry import Registry
+from holdfast.schedules.registry import ScheduleRegistry
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Cron, Every, Once, Trigger
 from holdfast.store.open import migrate_store
@@ -42,7 +42,7 @@ def registered(redis_url):
 
     async def register() -> None:
         client = connect(RedisSettings(url=redis_url))
-        await Registry(client, ScheduleKeys.of()).register(
+        await ScheduleRegistry(client, ScheduleKeys.of()).register(
             [
                 Schedule(name="due", agent="work", trigger=Every(seconds=60)),
                 Schedule(name="nightly-a", agent="work", trigger=Cron(expression="0 3 * * *")),
@@ -258,7 +258,7 @@ def register(redis_url: str, trigger: Trigger, **options: Any) -> None:
     async def work() -> None:
         client = connect(RedisSettings(url=redis_url))
         schedule = Schedule(name="night", agent="work", trigger=trigger, **options)
-        await Registry(client, ScheduleKeys.of()).register([schedule])
+        await ScheduleRegistry(client, ScheduleKeys.of()).register([schedule])
         await client.aclose()
 
     asyncio.run(work())

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.config import HostSettings, RedisSettings
 from holdfast.errors import Conflict, InputError, NoHost, ProcessError
-from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.agent import AgentStatus, Needs
 from holdfast.hosts.factory import keeper_of
 from holdfast.hosts.host import Host
 from holdfast.processes.info import AgentProcessInfo, EventKind, ProcessEvent, ProcessStatus
@@ -145,7 +145,7 @@ async def test_a_creation_that_fails_is_no_crash_whoever_hears_of_it_first(redis
         with pytest.raises(ProcessError, match="the zygote does not come up"):
             await creating
         placed = await cluster.engine.registry.get("x")
-        assert (placed.status, placed.host) == (Status.PLACING, "")
+        assert (placed.status, placed.host) == (AgentStatus.PLACING, "")
         watching.cancel()
 
 
@@ -188,7 +188,7 @@ async def test_whoever_starts_what_another_stops_is_told_so(redis, redis_setting
         cluster.engine.registry.want = wanted
         starting = asyncio.create_task(cluster.engine.run(agent()))
         await asked.wait()
-        assert (await cluster.engine.registry.get("x")).status is Status.PLACING
+        assert (await cluster.engine.registry.get("x")).status is AgentStatus.PLACING
         assert not starting.done()
         await cluster.engine.registry.unwant("x")
         with pytest.raises(Conflict, match="Agent x was stopped before it ran"):

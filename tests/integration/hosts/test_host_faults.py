@@ -15,9 +15,9 @@ import pytest
 from grpc import aio
 
 from holdfast.errors import InputError, NoHost, PayloadTooLarge, ProcessFailed
-from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.agent import AgentStatus, Needs
 from holdfast.hosts.directory import KIND, describe
-from holdfast.hosts.placement import Host
+from holdfast.hosts.placement import HostLoad
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.hosts.wire_codec import Payload
@@ -121,15 +121,15 @@ async def test_an_agent_that_leaves_by_itself_has_crashed_and_stays_visible(redi
         await cluster.engine.run(troubled("leaver", "leave", file=str(tmp_path / "go")))
         (tmp_path / "go").touch()
         placed = await until(
-            lambda: cluster.engine.registry.get("leaver"), lambda placed: placed.status is Status.CRASHED
+            lambda: cluster.engine.registry.get("leaver"), lambda placed: placed.status is AgentStatus.CRASHED
         )
         assert (placed.restarts, placed.host) == (1, "")
         assert "exited with code 0" in placed.error
         assert await cluster.engine.location("leaver") is None
         (listed,) = [each async for each in cluster.engine.registry.all()]
-        assert (listed.agent.agent_id, listed.status) == ("leaver", Status.CRASHED)
+        assert (listed.agent.agent_id, listed.status) == ("leaver", AgentStatus.CRASHED)
         again = await cluster.engine.run(troubled("leaver"))  # whoever wants it again gets it
-        assert (again.status, again.restarts, again.error) == (Status.RUNNING, 0, "")
+        assert (again.status, again.restarts, again.error) == (AgentStatus.RUNNING, 0, "")
 
 
 async def test_what_a_direct_caller_can_not_have_is_tried_by_nobody_else(redis_settings):
@@ -184,7 +184,7 @@ async def test_a_wrong_token_is_said(redis_settings):
 
 async def announce(cluster, name: str, address: str) -> None:
     """Have a host in the directory that is not there."""
-    host = Host(name=name, address=address)
+    host = HostLoad(name=name, address=address)
     await Members(prefix="", heartbeat_seconds=60).announce(cluster.redis, Member(KIND, name, describe(host)))
 
 
@@ -276,7 +276,7 @@ async def test_a_call_that_is_given_up_and_repeated_starts_one_agent(redis_setti
         request = wire.CreateAgentRequest(agent_spec=bytes(spec), fence=wanted.fence, entry="plain")
         call = stub.CreateAgent(request)
         await until(
-            lambda: cluster.engine.registry.get("late"), lambda known: known.status is Status.STARTING
+            lambda: cluster.engine.registry.get("late"), lambda known: known.status is AgentStatus.STARTING
         )
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -307,7 +307,7 @@ async def test_an_agent_that_is_wanted_again_while_it_stops_runs_once_it_has_end
         first = await cluster.engine.run(troubled("deaf", "deaf"))
         stopping = asyncio.create_task(cluster.engine.stop("deaf"))
         await until(
-            lambda: cluster.engine.registry.get("deaf"), lambda found: found.status is Status.STOPPING
+            lambda: cluster.engine.registry.get("deaf"), lambda found: found.status is AgentStatus.STOPPING
         )
         again = await cluster.engine.run(troubled("deaf"))
         assert is_gone(first.pid), "the lease of one that is being stopped is renewed until it has ended"

@@ -18,11 +18,11 @@ from redis import Redis
 from holdfast.clock import boot_time
 from holdfast.config import HostSettings
 from holdfast.errors import Conflict, InputError, ProcessesFull
-from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.agent import AgentStatus, Needs
 from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.failover import Rescue
 from holdfast.hosts.host import Host
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.leases.keeper import Keeper
 from holdfast.processes.info import EventKind, ProcessEvent, ProcessStatus
 from holdfast.processes.options import ProcessOptions
@@ -59,7 +59,7 @@ async def host(redis_settings, fault_proxy, processes):
     """It reaches Redis by the proxy; nothing of it is left for the next test."""
     proxied = msgspec.structs.replace(redis_settings, url=fault_proxy.url)
     client, settings, metrics = connect(proxied), HostSettings(max_processes=3), Metrics()
-    registry = Registry(HostKeys.of(), client, ttl_seconds=TTL, placing_seconds=10)
+    registry = AgentRegistry(HostKeys.of(), client, ttl_seconds=TTL, placing_seconds=10)
     keeper = Keeper(settings, lambda: connect(proxied), metrics, at_least_every=0.1)
     host = Host("a", "127.0.0.1:1", registry, processes, keeper, settings, metrics)
     yield host
@@ -70,9 +70,9 @@ async def host(redis_settings, fault_proxy, processes):
 
 
 @pytest.fixture
-def registry(redis) -> Registry:
+def registry(redis) -> AgentRegistry:
     """The table, seen by somebody whose connection is well."""
-    return Registry(HostKeys.of(), redis, ttl_seconds=TTL, placing_seconds=10)
+    return AgentRegistry(HostKeys.of(), redis, ttl_seconds=TTL, placing_seconds=10)
 
 
 @contextlib.asynccontextmanager
@@ -89,16 +89,16 @@ async def going(*work):
             assert task.cancelled() or task.exception() is None, task.exception()
 
 
-def quick(host: Host) -> Registry:
+def quick(host: Host) -> AgentRegistry:
     """The host's table with a ttl that can be waited for."""
-    return Registry(HostKeys.of(), host.registry.redis, ttl_seconds=1.0, placing_seconds=10)
+    return AgentRegistry(HostKeys.of(), host.registry.redis, ttl_seconds=1.0, placing_seconds=10)
 
 
-async def reaches(registry: Registry, status: Status, agent_id: str = "x") -> None:
+async def reaches(registry: AgentRegistry, status: AgentStatus, agent_id: str = "x") -> None:
     await until(lambda: registry.get(agent_id), lambda found: found.status is status)
 
 
-async def placed(registry: Registry, host: Host, what=None) -> int:
+async def placed(registry: AgentRegistry, host: Host, what=None) -> int:
     """Have an agent run there; returns its process."""
     wanted = await registry.want(what or agent())
     process, _ = await host.create(what or agent(), seen=wanted.fence)
@@ -199,14 +199,14 @@ async def test_nobody_has_an_agent_before_it_has_ended_here(host, registry):
         await until(has_stopped, seconds=PATIENCE_SECONDS * 1.5)
         await stopping
         assert len(renewed) >= 4, "its lease is renewed until then"
-    assert (await registry.get("x")).status in {Status.PLACING, Status.STARTING}
+    assert (await registry.get("x")).status in {AgentStatus.PLACING, AgentStatus.STARTING}
 
 
 async def test_one_that_is_stopped_here_is_wanted_by_nobody(host, registry):
     await placed(registry, host)
     await host.stop("x")
     known = await registry.get("x")
-    assert (known.status, known.wanted) == (Status.STOPPED, False)
+    assert (known.status, known.wanted) == (AgentStatus.STOPPED, False)
 
 
 async def test_a_slow_end_holds_up_no_other(host, registry, redis):
@@ -260,13 +260,13 @@ async def test_what_is_granted_to_a_host_that_begins_to_leave_is_given_back(host
     await host.registry.grant("a", "127.0.0.1:1", "another")  # the connection is there, and the script
     fault_proxy.stall("replies")
     creating = asyncio.create_task(host.create(agent(), seen=wanted.fence))
-    await reaches(registry, Status.STARTING)
+    await reaches(registry, AgentStatus.STARTING)
     host.draining = True
     fault_proxy.heal()
     with pytest.raises(ProcessesFull, match="draining"):
         await creating
     assert host.copies == {}
-    assert (await registry.get("x")).status is Status.PLACING
+    assert (await registry.get("x")).status is AgentStatus.PLACING
 
 
 # -- what the registry hears
@@ -280,14 +280,14 @@ async def test_an_agent_that_started_while_redis_was_away_is_found_afterwards(
     wanted = await registry.want(slow)
     async with going(host.watch(), host.renew()):
         creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
-        await reaches(registry, Status.STARTING)
+        await reaches(registry, AgentStatus.STARTING)
         fault_proxy.refuse()
         (tmp_path / "go").touch()
         with pytest.raises(Exception):  # noqa: B017 - whatever the client says of it
             await creating
         assert await registry.location("x") is None
         fault_proxy.heal()
-        await reaches(registry, Status.RUNNING)
+        await reaches(registry, AgentStatus.RUNNING)
         assert (await registry.get("x")).pid == host.processes.get("x").pid
 
 
@@ -310,7 +310,7 @@ async def test_the_news_of_an_old_crash_does_not_end_the_agent_that_runs_now(hos
     crashed = replace(process, status=ProcessStatus.CRASHED, pid=0)
     await host._handle(ProcessEvent(EventKind.EXITED, crashed, "", {}))
     assert "x" in host.copies
-    assert (await registry.get("x")).status is Status.RUNNING
+    assert (await registry.get("x")).status is AgentStatus.RUNNING
 
 
 async def test_the_news_of_an_older_fence_is_nobodys(host, registry):
@@ -340,20 +340,20 @@ async def test_an_empty_redis_is_told_under_the_same_fence(host, registry, redis
     async with going(host.renew()):
         await until(lambda: registry.location("x"), lambda found: found is not None)
     known = await registry.get("x")
-    assert (known.fence, known.pid, known.status) == (1, pid, Status.RUNNING)
+    assert (known.fence, known.pid, known.status) == (1, pid, AgentStatus.RUNNING)
 
 
 async def test_an_agent_stopped_while_it_starts_does_not_stay(host, registry, tmp_path):
     slow = troubled("x", "wait", file=str(tmp_path / "go"))
     wanted = await registry.want(slow)
     creating = asyncio.create_task(host.create(slow, seen=wanted.fence))
-    await reaches(registry, Status.STARTING)
+    await reaches(registry, AgentStatus.STARTING)
     await registry.unwant("x")
     (tmp_path / "go").touch()
     with pytest.raises(Conflict, match="was stopped meanwhile"):
         await creating
     assert host.processes.get("x") is None
-    assert (await registry.get("x")).status is Status.STOPPED
+    assert (await registry.get("x")).status is AgentStatus.STOPPED
 
 
 async def test_a_direct_caller_is_told_that_the_agent_is_just_being_stopped(host, registry):
@@ -389,7 +389,7 @@ class Nobody:
         self.asked.append(agent.agent_id)
 
 
-async def homeless(registry: Registry) -> None:
+async def homeless(registry: AgentRegistry) -> None:
     """An agent whose host is gone."""
     await registry.want(agent("lost"))
     await registry.grant("b", "127.0.0.1:2", "lost")
@@ -506,7 +506,8 @@ async def test_an_agent_that_ended_with_its_lease_is_started_again_by_the_next_r
         await until(lambda: host.metrics.registry.get_sample_value("holdfast_host_lease_ends_total") == 1)
         async with going(host.renew()):
             found = await until(
-                lambda: registry.get("x"), lambda found: found.status is Status.RUNNING and found.pid != pid
+                lambda: registry.get("x"),
+                lambda found: found.status is AgentStatus.RUNNING and found.pid != pid,
             )
         assert (found.fence, found.restarts) == (1, 0)
         assert found.error.startswith("its lease was not renewed in time (Redis did not answer")

@@ -381,7 +381,7 @@ AROUND = [
         "a host that is about to give an agent back has it",
         replaced(
             "starting-agent-awaited",
-            "known and known.host == host.name and known.status is Status.STARTING",
+            "known and known.host == host.name and known.status is AgentStatus.STARTING",
             "False",
         ),
         f"{FAULTS}::test_a_host_that_is_too_slow_gives_the_agent_back_and_the_next_one_has_it",
@@ -475,7 +475,7 @@ AROUND = [
     ),
     Mistake(
         "whom nobody answers is asked and waited for",
-        replaced("crashed-resident-refuses", "status == Status.CRASHED", "False"),
+        replaced("crashed-resident-refuses", "status == AgentStatus.CRASHED", "False"),
         f"{RESIDENTS}::test_to_ask_one_that_has_crashed_fails_at_once_and_what_is_sent_waits_for_it",
     ),
     Mistake(

@@ -18,7 +18,7 @@ import pytest
 from grpc import aio
 
 from holdfast.config import RedisSettings
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
 from holdfast.redis.client import TROUBLE
@@ -238,7 +238,7 @@ async def test_a_host_whose_event_loop_blocks_has_no_copy_of_an_agent_that_is_an
         await redis.hset(cluster.engine.registry.keys.record_prefix + "x", "owner", "nobody")
         moved = await until(
             lambda: cluster.engine.registry.get("x"),
-            lambda found: (found.host, found.status) == ("b", Status.RUNNING),
+            lambda found: (found.host, found.status) == ("b", AgentStatus.RUNNING),
             seconds=60,
         )
         await until(lambda: writers(ledger)[moved.pid] >= 50)
@@ -346,7 +346,7 @@ async def test_an_agent_that_redis_forgot_to_have_been_placed_runs_on(redis, red
         async with redis_goes_back_to(redis):
             again = await cluster.engine.run(agent())
             cluster.children["a"].freeze()  # or it tells Redis before we have looked
-        assert (await cluster.engine.registry.get("x")).status is Status.STOPPED
+        assert (await cluster.engine.registry.get("x")).status is AgentStatus.STOPPED
         cluster.children["a"].thaw()
         assert (await cluster.where("x")).pid == again.pid
         await renewed(cluster, ["x"])
@@ -421,7 +421,7 @@ async def test_a_host_that_is_the_only_one_leaves_its_agents_to_the_next(redis_s
         assert await cluster.children["a"].exited(60) == 0
         assert "agent waiting for host" in cluster.children["a"].logged()
         placed = await cluster.engine.registry.get("x")
-        assert (placed.status, placed.wanted, placed.host) == (Status.PLACING, True, "")
+        assert (placed.status, placed.wanted, placed.host) == (AgentStatus.PLACING, True, "")
         await until(lambda: not cluster.processes())
         await cluster.start("b")
         assert (await cluster.where("x", seconds=60)).host == "b"

@@ -12,7 +12,7 @@ import pytest
 from holdfast.config import HostSettings
 from holdfast.hosts.host import Host
 from holdfast.hosts.host_metrics import measure
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.leases.keeper import Keeper
 from holdfast.processes.options import ProcessOptions
 from holdfast.processes.processes import Processes
@@ -40,7 +40,7 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture
 def host(redis, processes) -> Host:
-    registry = Registry(HostKeys.of(), redis, ttl_seconds=30, placing_seconds=10)
+    registry = AgentRegistry(HostKeys.of(), redis, ttl_seconds=30, placing_seconds=10)
     settings, metrics = HostSettings(), Metrics()
     keeper = Keeper(settings, lambda: redis, metrics)
     return Host("a", "127.0.0.1:1", registry, processes, keeper, settings, metrics)

@@ -13,7 +13,7 @@ from grpc import aio
 
 from holdfast.config import HostSettings
 from holdfast.errors import ConfigError, NoHost
-from holdfast.hosts.agent import Status
+from holdfast.hosts.agent import AgentStatus
 from holdfast.hosts.engine import HostEngine
 from holdfast.hosts.factory import open_engine
 from holdfast.hosts.proto import agent_host_pb2 as wire
@@ -63,10 +63,10 @@ async def test_both_sides_show_a_certificate(redis_settings):
     async with cluster_of(redis_settings, ttl_seconds=3.0, **MUTUAL) as cluster:
         await cluster.start("a", "b", **environ(**MUTUAL))
         placed = await cluster.engine.run(agent())
-        assert placed.status is Status.RUNNING
+        assert placed.status is AgentStatus.RUNNING
         # Hosts call each other the same way.
         cluster.children[placed.host].kill()
-        assert (await cluster.where("x", not_on=placed.host)).status is Status.RUNNING
+        assert (await cluster.where("x", not_on=placed.host)).status is AgentStatus.RUNNING
 
 
 async def test_a_caller_without_a_certificate_is_refused_where_hosts_ask_for_one(redis_settings):
@@ -77,7 +77,7 @@ async def test_a_caller_without_a_certificate_is_refused_where_hosts_ask_for_one
         told = await refused(cluster, tls_certificate=OTHER, tls_key=OTHER_KEY)
         assert "UNAVAILABLE" in told, "one of another authority is none"
         assert await cluster.engine.registry.get("nobody") is not None
-        assert (await cluster.engine.run(agent())).status is Status.RUNNING
+        assert (await cluster.engine.run(agent())).status is AgentStatus.RUNNING
 
 
 async def test_a_caller_checks_whom_it_calls(redis_settings):
@@ -86,7 +86,7 @@ async def test_a_caller_checks_whom_it_calls(redis_settings):
         assert "UNAVAILABLE" in await refused(cluster, tls_ca=OTHER_CA)
         assert "UNAVAILABLE" in await refused(cluster, tls_ca="")
         placed = await cluster.engine.run(agent())
-        assert placed.status is Status.RUNNING
+        assert placed.status is AgentStatus.RUNNING
         cluster.children[placed.host].terminate()
         assert await cluster.children[placed.host].exited(60) == 0
         moved = await cluster.where("x", not_on=placed.host)

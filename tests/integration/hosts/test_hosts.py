@@ -16,12 +16,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from holdfast.config import HostSettings
 from holdfast.errors import AgentRefused, InputError, NoHost, ProcessFailed
-from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.agent import AgentStatus, Needs
 from holdfast.hosts.engine import HostEngine
-from holdfast.hosts.placement import Host
+from holdfast.hosts.placement import HostLoad
 from holdfast.hosts.proto import agent_host_pb2 as wire
 from holdfast.hosts.proto.agent_host_pb2_grpc import AgentHostServiceStub
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.hosts.transport import CallFailed, Trouble
 from holdfast.redis.keys import HostKeys
 from tests.support.hosts.host_processes import agent, cluster_of, same_copy
@@ -42,7 +42,7 @@ async def test_an_agent_runs_is_found_and_stops(redis_settings):
     async with cluster_of(redis_settings, "a") as cluster:
         engine = cluster.engine
         placed = await engine.run(agent())
-        assert (placed.status, placed.host, placed.fence) == (Status.RUNNING, "a", 1)
+        assert (placed.status, placed.host, placed.fence) == (AgentStatus.RUNNING, "a", 1)
         assert psutil.pid_exists(placed.pid)
         assert await engine.location("x") == cluster.children["a"].address
         assert same_copy(await engine.run(agent()), placed), "again is the same agent"
@@ -269,12 +269,12 @@ async def test_what_a_host_holds_is_seen_before_its_next_heartbeat(redis_setting
 
 async def test_a_host_that_gives_an_agent_back_does_not_end_the_search(redis, redis_settings):
     """A grant that was given back has raised the fence: the next host is asked under the new one."""
-    registry = Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+    registry = AgentRegistry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
     asked = []
 
     class Fake:
         async def hosts(self):
-            return [Host(name=name, address=f"{name}:1") for name in "ab"]
+            return [HostLoad(name=name, address=f"{name}:1") for name in "ab"]
 
         async def create(self, address, agent, fence):
             name = address[0]
@@ -339,7 +339,7 @@ async def test_an_agent_moves_when_it_is_told(redis_settings):
         assert back.host == first.host
         with pytest.raises(NoHost, match="no live host 'nowhere'"):
             await cluster.engine.move("x", to="nowhere")
-        assert (await cluster.where("x")).status is Status.RUNNING
+        assert (await cluster.where("x")).status is AgentStatus.RUNNING
 
 
 async def test_locations_are_renewed_at_the_pace_of_the_heartbeat(redis, redis_settings):
@@ -389,7 +389,7 @@ async def test_what_happens_on_a_host_is_counted(redis_settings):
 
 async def test_callers_show_the_token(redis_settings):
     async with cluster_of(redis_settings, "a", token="s3cret") as cluster:
-        assert (await cluster.engine.run(agent())).status is Status.RUNNING
+        assert (await cluster.engine.run(agent())).status is AgentStatus.RUNNING
         async with aio.insecure_channel(cluster.children["a"].address) as channel:
             with pytest.raises(aio.AioRpcError) as caught:
                 await AgentHostServiceStub(channel).Health(wire.HealthRequest())
@@ -411,7 +411,9 @@ async def test_a_stop_goes_on_when_its_caller_is_gone(redis_settings):
         with pytest.raises(aio.AioRpcError) as caught:
             await stub.StopAgent(wire.StopAgentRequest(agent_id="x"), timeout=3.0)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: cluster.engine.registry.get("x"), lambda found: found.status is Status.STOPPING)
+        await until(
+            lambda: cluster.engine.registry.get("x"), lambda found: found.status is AgentStatus.STOPPING
+        )
         os.kill(placed.pid, signal.SIGCONT)
         again = await cluster.engine.run(agent())
-        assert (again.status, again.pid != placed.pid) == (Status.RUNNING, True)
+        assert (again.status, again.pid != placed.pid) == (AgentStatus.RUNNING, True)

@@ -25,7 +25,7 @@ from holdfast.config import (
     WorkerSettings,
 )
 from holdfast.errors import ConfigError, HostUnavailable, InputError, NoHost, ProcessFailed, RedisUnavailable
-from holdfast.hosts.agent import Needs, Status
+from holdfast.hosts.agent import AgentStatus, Needs
 from holdfast.hosts.factory import open_engine
 from holdfast.redis.client import connect
 from holdfast.redis.locate import embedded_server
@@ -77,13 +77,13 @@ async def test_a_program_that_blocks_its_event_loop_keeps_its_agents(redis, redi
             time.sleep(9.0)
             await stays(lambda: psutil.pid_exists(placed.pid), seconds=2.0)
         known = await engine.registry.get("x")
-        assert (known.pid, known.fence, known.status) == (placed.pid, placed.fence, Status.RUNNING)
+        assert (known.pid, known.fence, known.status) == (placed.pid, placed.fence, AgentStatus.RUNNING)
 
 
 async def test_an_agent_runs_is_found_and_stops(redis, redis_settings):
     async with local(redis, redis_settings) as engine:
         placed = await engine.run(agent())
-        assert (placed.status, placed.fence, placed.agent.bound) == (Status.RUNNING, 1, True)
+        assert (placed.status, placed.fence, placed.agent.bound) == (AgentStatus.RUNNING, 1, True)
         assert psutil.Process(placed.pid).parent().parent().pid == os.getpid()
         assert await engine.location("x") == placed.address == (await engine.hosts())[0].address
         assert same_copy(await engine.run(agent()), placed), "again is the same agent"
@@ -126,7 +126,7 @@ async def test_agents_end_with_their_engine_and_the_next_use_begins_anew(redis, 
             assert not psutil.pid_exists(each.pid)
         assert [each async for each in engine.registry.all()] == []
         again = await engine.run(agent("r0"))
-        assert (again.status, again.fence) == (Status.RUNNING, first[0].fence + 1)
+        assert (again.status, again.fence) == (AgentStatus.RUNNING, first[0].fence + 1)
 
 
 async def test_one_that_dies_is_started_again(redis, redis_settings):
@@ -217,7 +217,7 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_hosts_and_not_s
         assert (await cluster.engine.registry.get("x")).wanted
         await redis.zadd(cluster.engine.registry.keys.leases, {"x": 1})  # its lease is over
         left = await until(lambda: cluster.engine.registry.get("x"), lambda left: not left.wanted)
-        assert (left.status, left.host) == (Status.STOPPED, "")
+        assert (left.status, left.host) == (AgentStatus.STOPPED, "")
         assert [host.agents for host in await cluster.engine.hosts()] == [0]
 
 
@@ -226,7 +226,7 @@ async def test_what_a_killed_program_left_behind_is_forgotten_by_another_local_e
     async with local(redis, redis_settings, ttl_seconds=3.0) as engine:
         await engine.run(agent("mine"))
         await until(lambda: engine.registry.get("x"), lambda found: not found.wanted)
-        assert (await engine.registry.get("mine")).status is Status.RUNNING
+        assert (await engine.registry.get("mine")).status is AgentStatus.RUNNING
 
 
 async def test_a_dead_hosts_agent_is_not_taken_by_a_local_engine(redis, redis_settings):

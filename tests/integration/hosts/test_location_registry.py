@@ -9,8 +9,8 @@ import redis as sync_redis
 
 from holdfast.compat.location_registry import AgentLocationRegistry
 from holdfast.errors import Conflict, InputError
-from holdfast.hosts.agent import Agent, Status
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.agent import Agent, AgentStatus
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.redis.keys import HostKeys
 from tests.support.waiting import until
 
@@ -28,7 +28,7 @@ def locations(client):
 
 @pytest.fixture
 async def table(redis):
-    return Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+    return AgentRegistry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
 
 
 AGENT = Agent(agent_id="x", entry="plain", payload=b"{}")
@@ -95,7 +95,7 @@ async def test_it_changes_nothing_about_agents_of_hosts(locations, table, redis)
     assert locations.heartbeat("x")
     assert await redis.ttl(table.keys.location_prefix + "x") > 30, "its host's ttl"
     now = await table.get("x")
-    assert (now.fence, now.address, now.status) == (fence, "a:1", Status.RUNNING)
+    assert (now.fence, now.address, now.status) == (fence, "a:1", AgentStatus.RUNNING)
     await table.want(Agent(agent_id="y", entry="plain", payload=b"{}"))
     with pytest.raises(Conflict, match="agent y waits for a host"):
         locations.register("y", "b:1")
@@ -130,7 +130,7 @@ async def test_what_an_engine_wants_stopped_is_told_by_the_heartbeat(locations, 
     assert (await table.unwant("x")).address == "host-1:50051"
     assert not locations.heartbeat("x")
     locations.deregister("x")
-    assert (await table.get("x")).status is Status.STOPPED
+    assert (await table.get("x")).status is AgentStatus.STOPPED
 
 
 async def test_what_somebody_wrote_by_hand_is_kept_and_removed_too(locations, client, redis, table):

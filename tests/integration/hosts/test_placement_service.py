@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError, NoHost
 from holdfast.hosts import directory
 from holdfast.hosts.agent import Needs
 from holdfast.hosts.directory import KIND, describe
-from holdfast.hosts.placement import Host
+from holdfast.hosts.placement import HostLoad
 from holdfast.redis.members import Member, Members
 from tests.support.hosts.host_processes import agent, cluster_of
 
@@ -30,15 +30,15 @@ def client(request, redis, redis_url):
         yield client
 
 
-async def announce(redis, *hosts: Host) -> None:
+async def announce(redis, *hosts: HostLoad) -> None:
     members = Members(prefix="", heartbeat_seconds=30)
     for host in hosts:
         await members.announce(redis, Member(KIND, host.name, describe(host)))
     await members.announce(redis, Member("worker", "w", {}))
 
 
-def host(name: str, **fields) -> Host:
-    return Host(name=name, address=f"{name}:50051", **fields)
+def host(name: str, **fields) -> HostLoad:
+    return HostLoad(name=name, address=f"{name}:50051", **fields)
 
 
 async def test_hosts_are_taken_by_turns_that_all_share(redis, client):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.hosts.agent import Agent, Needs, Status
-from holdfast.hosts.registry import Registry
+from holdfast.hosts.agent import Agent, AgentStatus, Needs
+from holdfast.hosts.registry import AgentRegistry
 from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.redis.keys import HostKeys
 
@@ -17,15 +17,15 @@ A, B = ("a", "10.0.0.1:50051"), ("b", "10.0.0.2:50051")
 
 
 @pytest.fixture
-def registry(redis) -> Registry:
-    return Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+def registry(redis) -> AgentRegistry:
+    return AgentRegistry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
 
 
 def agent(agent_id: str = "x", **fields) -> Agent:
     return Agent(agent_id=agent_id, entry="resident", payload=b'{"class": "Echo"}', **fields)
 
 
-async def leases_end(registry: Registry) -> None:
+async def leases_end(registry: AgentRegistry) -> None:
     """Let all time pass: leases are over, and what has a ttl is gone."""
     redis, keys = registry.redis, registry.keys
     for raw in await redis.zrange(keys.leases, 0, -1):
@@ -33,7 +33,7 @@ async def leases_end(registry: Registry) -> None:
         await redis.delete(keys.location_prefix + raw.decode())
 
 
-async def run(registry: Registry, host: tuple[str, str], agent_id: str = "x") -> int:
+async def run(registry: AgentRegistry, host: tuple[str, str], agent_id: str = "x") -> int:
     """Start an agent that is wanted on a host; return its fence."""
     grant = await registry.grant(*host, agent_id)
     assert grant.given
@@ -41,7 +41,7 @@ async def run(registry: Registry, host: tuple[str, str], agent_id: str = "x") ->
     return grant.fence
 
 
-async def renewed(registry: Registry, host: tuple[str, str], fence: int) -> RenewalReply:
+async def renewed(registry: AgentRegistry, host: tuple[str, str], fence: int) -> RenewalReply:
     """Renew the lease of agent x, as the keeper of its host does."""
     (standing,) = await registry.leases(*host).renew(registry.redis, [Lease("x", host[0], fence)])
     return standing
@@ -55,7 +55,7 @@ async def test_an_agent_is_found_as_the_document_says(registry, redis):
     assert 55 < await redis.ttl("agent_location:x") <= 60
     assert await redis.smembers("host_agents:a") == {b"x"}
     placed = await registry.get("x")
-    assert (placed.status, placed.host, placed.pid, placed.fence) == (Status.RUNNING, "a", 123, 1)
+    assert (placed.status, placed.host, placed.pid, placed.fence) == (AgentStatus.RUNNING, "a", 123, 1)
     assert placed.agent == agent(guild_id="g", name="Echo", needs=Needs(cpu=0.5))
     assert [each.agent.agent_id async for each in registry.all(guild_id="g")] == ["x"]
     assert [each async for each in registry.all(guild_id="other")] == []
@@ -65,10 +65,10 @@ async def test_an_agent_is_found_as_the_document_says(registry, redis):
 async def test_what_is_wanted_twice_is_one_agent(registry):
     assert (await registry.want(agent())).new
     again = await registry.want(agent())
-    assert (again.new, again.status) == (False, Status.PLACING)
+    assert (again.new, again.status) == (False, AgentStatus.PLACING)
     await run(registry, A)
     again = await registry.want(agent())
-    assert (again.new, again.status, again.address) == (False, Status.RUNNING, A[1])
+    assert (again.new, again.status, again.address) == (False, AgentStatus.RUNNING, A[1])
 
 
 async def test_no_second_host_gets_an_agent_that_lives(registry):
@@ -182,7 +182,7 @@ async def test_an_agent_that_is_stopped_is_not_found_from_that_moment_on(registr
     assert await renewed(registry, A, fence) is RenewalReply.STOP
     assert await registry.location("x") is None
     assert await registry.release("a", "x", fence, "stopped")
-    assert (await registry.get("x")).status is Status.STOPPED
+    assert (await registry.get("x")).status is AgentStatus.STOPPED
     assert [each async for each in registry.all()] == []
     assert (await registry.unwant("x")).word == "unknown"
 
@@ -201,7 +201,7 @@ async def test_one_to_be_stopped_whose_host_is_gone_is_stopped(registry):
     await registry.unwant("x")
     await leases_end(registry)
     assert await registry.reclaim() == []
-    assert (await registry.get("x")).status is Status.STOPPED
+    assert (await registry.get("x")).status is AgentStatus.STOPPED
 
 
 async def test_a_crashed_agent_stays_visible_and_is_started_by_nobody(registry):
@@ -211,7 +211,7 @@ async def test_a_crashed_agent_stays_visible_and_is_started_by_nobody(registry):
     await leases_end(registry)
     assert await registry.reclaim() == []
     placed = await registry.get("x")
-    assert (placed.status, placed.error, placed.host) == (Status.CRASHED, "ValueError: no", "")
+    assert (placed.status, placed.error, placed.host) == (AgentStatus.CRASHED, "ValueError: no", "")
     assert (await registry.want(agent())).new, "whoever wants it again gets it"
 
 
@@ -280,7 +280,7 @@ async def test_what_is_being_stopped_can_be_wanted_again_when_it_has_ended(regis
     fence = await run(registry, A)
     await registry.unwant("x")
     again = await registry.want(agent())
-    assert (again.new, again.status) == (False, Status.STOPPING)
+    assert (again.new, again.status) == (False, AgentStatus.STOPPING)
     assert (await registry.grant(*B, "x")).word == "unwanted"
     await registry.release("a", "x", fence, "stopped")
     assert (await registry.want(agent())).new
@@ -348,7 +348,7 @@ class Process:
 )
 async def test_an_agent_has_one_host_and_nobody_is_lost(redis, steps):
     await redis.flushall()
-    registry = Registry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
+    registry = AgentRegistry(HostKeys.of(), redis, ttl_seconds=60, placing_seconds=10)
     hosts = [Process(A), Process(B)]
     for step, which, number, choice in steps:
         host, agent_id = hosts[which], f"r{number}"
@@ -384,7 +384,7 @@ async def test_an_agent_has_one_host_and_nobody_is_lost(redis, steps):
     await everyone_finds_a_host(registry)
 
 
-async def renew(registry: Registry, host: Process) -> None:
+async def renew(registry: AgentRegistry, host: Process) -> None:
     held = [Lease(agent_id, host.at[0], fence) for agent_id, fence in host.copies.items()]
     standings = await registry.leases(*host.at).renew(registry.redis, held)
     for lease, standing in zip(held, standings, strict=True):
@@ -394,13 +394,13 @@ async def renew(registry: Registry, host: Process) -> None:
             del host.copies[lease.key]
 
 
-async def check(registry: Registry, hosts: list[Process], *, told: bool = False) -> None:
+async def check(registry: AgentRegistry, hosts: list[Process], *, told: bool = False) -> None:
     for agent_id in ("r0", "r1"):
         placed, at = await registry.get(agent_id), await registry.location(agent_id)
         on = [host.at[0] for host in hosts if agent_id in await registry.on_host(host.at[0])]
         assert len(on) <= 1
         if at is not None:
-            assert placed.status is Status.RUNNING
+            assert placed.status is AgentStatus.RUNNING
             assert (placed.address, on) == (at, [placed.host])
         copies = [host.at[0] for host in hosts if agent_id in host.copies]
         fences = [host.copies[agent_id] for host in hosts if agent_id in host.copies]
@@ -409,10 +409,10 @@ async def check(registry: Registry, hosts: list[Process], *, told: bool = False)
             assert len(copies) <= 1, "a host that was told it lost an agent stops it"
 
 
-async def everyone_finds_a_host(registry: Registry) -> None:
+async def everyone_finds_a_host(registry: AgentRegistry) -> None:
     await leases_end(registry)
     for homeless in await registry.reclaim():
         assert (await registry.grant(*A, homeless.agent_id, seen=homeless.fence)).given
     async for placed in registry.all():
-        if placed.wanted and placed.status is not Status.CRASHED:
+        if placed.wanted and placed.status is not AgentStatus.CRASHED:
             assert placed.host == "a"

@@ -25,7 +25,7 @@ from holdfast.config import EventApiSettings, RedisSettings, RelaySettings, Sett
 from holdfast.events.hub import Hub
 from holdfast.events.relay.undelivered import Undelivered
 from holdfast.hosts.agent import Agent
-from holdfast.hosts.registry import Registry as HostRegistry
+from holdfast.hosts.registry import AgentRegistry as HostRegistry
 from holdfast.leases.leadership import Leadership
 from holdfast.leases.lease import Lease, RenewalReply
 from holdfast.leases.sortedsets import SortedSetLeases
@@ -50,8 +50,8 @@ from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.orphans import Orphans, cleanup_leadership
 from holdfast.schedules.parallel import ParallelFirings
-from holdfast.schedules.registry import Registry, registration_of
-from holdfast.schedules.replies import Changed, Registered
+from holdfast.schedules.registry import ScheduleRegistry, registration_of
+from holdfast.schedules.replies import ChangeReply, Registered
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from holdfast.services.janitor import Janitor
@@ -287,7 +287,7 @@ async def visit_members(cluster: Redis) -> None:
 
 async def visit_schedules(cluster: Redis) -> None:
     keys = ScheduleKeys.of(prefix="mine:", hash_tag="ps")
-    registry, acquirer = Registry(cluster, keys), Acquirer(cluster, keys, owner="pod", ttl_ms=30_000)
+    registry, acquirer = ScheduleRegistry(cluster, keys), Acquirer(cluster, keys, owner="pod", ttl_ms=30_000)
     completer, orphans = Completer(cluster, keys, owner="pod"), Orphans(cluster, keys)
     names = [f"s{n}" for n in range(20)]
     put = await registry.put([registration(name, first=1.0, priority=n % 9) for n, name in enumerate(names)])
@@ -300,10 +300,10 @@ async def visit_schedules(cluster: Redis) -> None:
     assert set(await table.renew(cluster, leases)) == {RenewalReply.KEPT}
     await completer.give_back(leases[:5], [0.0] * 5)
     await completer.complete([Completion(run.name, run.fence, 9e9) for run in runs[5:]])
-    assert await registry.pause(names[:1], "why") == [Changed.PAUSED]
-    assert await registry.resume(names[:1]) == [Changed.RESUMED]
-    assert await registry.trigger(names[:1]) == [Changed.TRIGGERED]
-    assert await registry.stop(names[:1], "why") == [Changed.IDLE]
+    assert await registry.pause(names[:1], "why") == [ChangeReply.PAUSED]
+    assert await registry.resume(names[:1]) == [ChangeReply.RESUMED]
+    assert await registry.trigger(names[:1]) == [ChangeReply.TRIGGERED]
+    assert await registry.stop(names[:1], "why") == [ChangeReply.IDLE]
     assert len((await Entries(cluster, keys).list(limit=100)).entries) == (await registry.count()).registered
     assert await orphans.reclaim() == []
     assert (await orphans.sweep()).looked_at == 20
@@ -313,7 +313,7 @@ async def visit_schedules(cluster: Redis) -> None:
     assert term is not None
     assert await office.renew(cluster, [term]) == [RenewalReply.KEPT]
     assert await office.resign(cluster, term) is True
-    assert await registry.remove(names) == [Changed.REMOVED] * 20
+    assert await registry.remove(names) == [ChangeReply.REMOVED] * 20
     # Turns beside each other, and turns of the past.
     now = time.time()
     allow = Schedule(name="a", agent="x", trigger=Every(seconds=60), overlap="allow", overlap_most=3)

@@ -13,8 +13,8 @@ from holdfast.schedules.acquisition import Acquirer, schedule_leases
 from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries
 from holdfast.schedules.orphans import Orphans, cleanup_leadership
-from holdfast.schedules.registry import Registry
-from holdfast.schedules.replies import Changed, Ended, Registered
+from holdfast.schedules.registry import ScheduleRegistry
+from holdfast.schedules.replies import ChangeReply, Ended, Registered
 from tests.support.redis.valkey_process import free_port
 from tests.support.schedules.manual_scheduler import registration
 
@@ -46,7 +46,7 @@ async def cluster(start_valkey):
 
 
 async def test_a_whole_life_in_a_cluster(cluster):
-    registry, entries = Registry(cluster, TAGGED), Entries(cluster, TAGGED)
+    registry, entries = ScheduleRegistry(cluster, TAGGED), Entries(cluster, TAGGED)
     acquirer = Acquirer(cluster, TAGGED, owner="pod", ttl_ms=30_000)
     completer, orphans = Completer(cluster, TAGGED, owner="pod"), Orphans(cluster, TAGGED)
     names = [f"name-{n}" for n in range(40)]
@@ -64,10 +64,10 @@ async def test_a_whole_life_in_a_cluster(cluster):
         await completer.complete([Completion(run.name, run.fence, 9e9) for run in runs[5:]])
         == [Ended.COMPLETED] * 35
     )
-    assert await registry.pause(names[:1], "why") == [Changed.PAUSED]
-    assert await registry.resume(names[:1]) == [Changed.RESUMED]
-    assert await registry.trigger(names[:1]) == [Changed.TRIGGERED]
-    assert await registry.stop(names[:1], "why") == [Changed.IDLE]
+    assert await registry.pause(names[:1], "why") == [ChangeReply.PAUSED]
+    assert await registry.resume(names[:1]) == [ChangeReply.RESUMED]
+    assert await registry.trigger(names[:1]) == [ChangeReply.TRIGGERED]
+    assert await registry.stop(names[:1], "why") == [ChangeReply.IDLE]
     assert (await registry.count()).registered == len((await entries.list(limit=100)).entries) == 40
     assert await orphans.reclaim() == []
     assert (await orphans.sweep()).looked_at == 40
@@ -75,10 +75,10 @@ async def test_a_whole_life_in_a_cluster(cluster):
     office = cleanup_leadership(TAGGED, owner="pod", ttl_ms=9000)
     term = await office.campaign(cluster)
     assert await office.renew(cluster, [term]) == [RenewalReply.KEPT]
-    assert await registry.remove(names) == [Changed.REMOVED] * 40
+    assert await registry.remove(names) == [ChangeReply.REMOVED] * 40
 
 
 async def test_without_a_tag_a_cluster_refuses(cluster):
-    registry = Registry(cluster, ScheduleKeys.of())
+    registry = ScheduleRegistry(cluster, ScheduleKeys.of())
     with pytest.raises((RedisClusterException, ResponseError)):
         await registry.put([registration("a", first=1.0)])

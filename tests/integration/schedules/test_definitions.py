@@ -12,9 +12,9 @@ import pytest
 from holdfast.config import DatabaseSettings, SchedulerSettings
 from holdfast.errors import Conflict, NotFound, RedisUnavailable
 from holdfast.schedules.definitions import Definitions
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.reconcile import Reconcile
-from holdfast.schedules.replies import Changed
+from holdfast.schedules.replies import ChangeReply
 from holdfast.schedules.schedule import Schedule, decoded
 from holdfast.schedules.sql_sync import WHOLE_EVERY, SqlSync
 from holdfast.schedules.trigger import Every, Once
@@ -102,23 +102,27 @@ async def test_what_was_made_survives_a_flush_of_redis(desk):
     assert await desk.heal() == 1
     entry = await desk.board.entry("nightly")
     assert (entry.spec, entry.revision, entry.priority) == (made.spec, made.revision, 2)
-    assert entry.state is State.WAITING
+    assert entry.state is ScheduleState.WAITING
     assert await desk.heal() == 0
 
 
 async def test_a_pause_and_its_reason_survive_a_flush_and_nothing_runs_meanwhile(desk):
     await desk.with_sql.create(schedule())
-    assert await desk.with_sql.pause(["nightly"], "the database moves") == [Changed.PAUSED]
+    assert await desk.with_sql.pause(["nightly"], "the database moves") == [ChangeReply.PAUSED]
     since = (await desk.board.entry("nightly")).paused_since
     await desk.flush()
     await desk.heal()
     entry = await desk.board.entry("nightly")
-    assert (entry.state, entry.paused, entry.paused_since) == (State.PAUSED, "the database moves", since)
+    assert (entry.state, entry.paused, entry.paused_since) == (
+        ScheduleState.PAUSED,
+        "the database moves",
+        since,
+    )
     assert await desk.board.waiting() == {}
-    assert await desk.with_sql.resume(["nightly"]) == [Changed.RESUMED]
+    assert await desk.with_sql.resume(["nightly"]) == [ChangeReply.RESUMED]
     await desk.flush()
     await desk.heal()
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
 
 async def test_a_pause_of_what_the_code_declares_survives_a_flush(desk):
@@ -130,12 +134,12 @@ async def test_a_pause_of_what_the_code_declares_survives_a_flush(desk):
     assert await desk.board.waiting() == {}  # not even for a moment
     await reconcile.run_once()
     entry = await desk.board.entry("nightly")
-    assert (entry.state, entry.paused) == (State.PAUSED, "too loud")
+    assert (entry.state, entry.paused) == (ScheduleState.PAUSED, "too loud")
     assert await desk.board.waiting() == {}
     await reconcile.run_once()
-    assert await desk.with_sql.resume(["nightly"]) == [Changed.RESUMED]
+    assert await desk.with_sql.resume(["nightly"]) == [ChangeReply.RESUMED]
     await reconcile.run_once()
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
 
 async def test_what_paused_itself_for_its_failures_is_kept_too(desk):
@@ -147,12 +151,12 @@ async def test_what_paused_itself_for_its_failures_is_kept_too(desk):
     await desk.flush()
     await desk.heal()
     entry = await desk.board.entry("nightly")
-    assert (entry.state, entry.paused) == (State.PAUSED, "3 failures in a row")
+    assert (entry.state, entry.paused) == (ScheduleState.PAUSED, "3 failures in a row")
 
 
 async def test_a_removed_one_does_not_come_back_with_a_flush(desk):
     await desk.with_sql.create(schedule())
-    assert await desk.with_sql.remove(["nightly", "nobody"]) == [Changed.REMOVED, Changed.UNKNOWN]
+    assert await desk.with_sql.remove(["nightly", "nobody"]) == [ChangeReply.REMOVED, ChangeReply.UNKNOWN]
     await desk.heal()
     await desk.flush()
     await desk.heal()
@@ -168,7 +172,7 @@ async def test_what_was_done_does_not_happen_again_after_a_flush(desk):
     await desk.heal()
     await desk.flush()
     await desk.heal()
-    assert (await desk.board.entry("once")).state is State.DONE
+    assert (await desk.board.entry("once")).state is ScheduleState.DONE
     assert await desk.board.waiting() == {}
 
 
@@ -176,7 +180,7 @@ async def test_a_crash_after_sql_is_healed_towards_sql(desk):
     async with crash(desk) as dying:
         await dying.create(schedule())
     await desk.heal()
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
     async with crash(desk) as dying:
         await dying.change("nightly", lambda one: replace(one, input="changed"))
@@ -191,7 +195,7 @@ async def test_a_crash_after_sql_is_healed_towards_sql(desk):
     async with crash(desk) as dying:
         await dying.resume(["nightly"])
     await desk.heal()
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
     async with crash(desk) as dying:
         await dying.remove(["nightly"])
@@ -211,8 +215,8 @@ async def test_asking_again_after_a_crash_does_what_was_asked(desk):
     assert (await desk.board.entry("nightly")).paused == "why"
     async with crash(desk) as dying:
         await dying.remove(["nightly"])
-    assert await desk.with_sql.remove(["nightly"]) == [Changed.REMOVED]
-    assert await desk.with_sql.remove(["nightly"]) == [Changed.UNKNOWN]
+    assert await desk.with_sql.remove(["nightly"]) == [ChangeReply.REMOVED]
+    assert await desk.with_sql.remove(["nightly"]) == [ChangeReply.UNKNOWN]
 
 
 async def test_what_was_removed_may_be_made_anew_before_redis_has_heard_of_it(desk):
@@ -235,12 +239,12 @@ async def test_an_old_definition_never_overwrites_a_newer_one(desk):
     assert not await desk.with_sql._put(old, late, await redis_now(desk.redis))
     assert (await desk.known()).input == "second"
     assert await desk.board.registry.pause(["nightly"], revisions={"nightly": old.revision}) == [
-        Changed.STALE
+        ChangeReply.STALE
     ]
     assert await desk.board.registry.remove(["nightly"], revisions={"nightly": old.revision}) == [
-        Changed.STALE
+        ChangeReply.STALE
     ]
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -258,7 +262,7 @@ async def test_an_old_definition_does_not_bring_back_what_was_removed_since(desk
     assert await desk.board.waiting() == {}
     assert 0 < await desk.redis.ttl(desk.board.keys.record("nightly")) <= 600
     assert await desk.with_sql.create(schedule()), "made anew it is there at once"
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
     assert await desk.redis.ttl(desk.board.keys.record("nightly")) == -1
 
 
@@ -276,7 +280,7 @@ async def test_another_reason_for_a_pause_is_written_without_resuming(desk):
     desk.board.registry.resume = resume
     await desk.heal()
     entry = await desk.board.entry("nightly")
-    assert (entry.state, entry.paused, entry.paused_since) == (State.PAUSED, "second", 5.0)
+    assert (entry.state, entry.paused, entry.paused_since) == (ScheduleState.PAUSED, "second", 5.0)
     assert (entry.revision, resumed) == (row.revision, [])
     # Under the revision that stands, asked for again by somebody else, the reason stays.
     await desk.with_sql.pause(["nightly"], "third")
@@ -310,7 +314,7 @@ async def test_what_was_made_without_sql_is_adopted_by_it(desk):
     await desk.without_sql.resume(["nightly"])
     await desk.heal()
     assert (await desk.row()).paused_since == 0
-    assert (await desk.board.entry("nightly")).state is State.WAITING
+    assert (await desk.board.entry("nightly")).state is ScheduleState.WAITING
 
 
 async def test_the_code_wins_over_what_was_made_under_the_same_name(desk):
@@ -378,7 +382,7 @@ async def test_nothing_is_compared_while_nothing_has_changed(desk):
     await desk.without_sql.create(schedule("another"))
     await sync.run_once()
     assert asked == ["sql", "redis"]
-    assert (await desk.board.entry("nightly")).state is State.PAUSED
+    assert (await desk.board.entry("nightly")).state is ScheduleState.PAUSED
 
 
 async def test_what_somebody_took_out_by_hand_comes_back_with_the_next_whole_pass(desk):
@@ -388,4 +392,4 @@ async def test_what_somebody_took_out_by_hand_comes_back_with_the_next_whole_pas
     await sync.run_once()
     await desk.redis.hdel(desk.board.keys.definitions, "a")
     assert sum([(await sync.run_once())[1] for _ in range(WHOLE_EVERY)]) == 1
-    assert (await desk.board.entry("a")).state is State.WAITING
+    assert (await desk.board.entry("a")).state is ScheduleState.WAITING

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import SchedulerSettings
 from holdfast.config.scheduling import ReconcileSettings
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.reconcile import WHOLE_EVERY, Reconcile
 from holdfast.schedules.replies import BATCH, PAGE
 from holdfast.schedules.schedule import Schedule, decoded, encoded
@@ -72,10 +72,10 @@ async def test_what_was_removed_or_overwritten_or_flushed_comes_back(board, redi
     await reconcile.run_once()
     await board.registry.remove(["s3"])
     await reconcile.run_once()
-    assert (await board.entry("s3")).state is State.WAITING
+    assert (await board.entry("s3")).state is ScheduleState.WAITING
     await redis.hdel(board.keys.definitions, "s4")
     await reconcile.run_once()
-    assert (await board.entry("s4")).state is State.WAITING
+    assert (await board.entry("s4")).state is ScheduleState.WAITING
     await board.registry.register(some(6, input="older")[5:])
     await reconcile.run_once()
     assert decoded((await board.entry("s5")).spec).input is None

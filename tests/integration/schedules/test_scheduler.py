@@ -10,8 +10,8 @@ import time
 import pytest
 
 from holdfast import App, AppError, Context, InputError
-from holdfast.schedules.entries import State
-from holdfast.schedules.replies import Changed
+from holdfast.schedules.entries import ScheduleState
+from holdfast.schedules.replies import ChangeReply
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every, Once
 from tests.support.schedules.schedulers import stage_of
@@ -95,7 +95,7 @@ async def test_a_sync_agent_runs_in_a_thread(stage):
         threads.append(threading.current_thread())
 
     running = await stage.start(app)
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     assert threads[0] is not threading.main_thread()
     await until(lambda: running.scheduler.permits.taken == 0)
 
@@ -104,7 +104,7 @@ async def test_a_one_shot_runs_once_and_is_done(stage):
     app, ran = App("test"), []
     app.schedule(at=time.time() + 0.2, name="once")(named(ran))
     await stage.start(app)
-    assert (await stage.entry("once", State.DONE)).runs == 1
+    assert (await stage.entry("once", ScheduleState.DONE)).runs == 1
     assert len(ran) == 1
 
 
@@ -123,7 +123,7 @@ async def test_a_failure_counts_and_its_error_is_kept(stage):
         raise ValueError("no such city")
 
     running = await stage.start(app)
-    entry = await stage.entry("broken", State.PAUSED)
+    entry = await stage.entry("broken", ScheduleState.PAUSED)
     assert (entry.streak, entry.runs, entry.last_outcome) == (3, 3, "failed")
     assert "no such city" in entry.last_error
     assert entry.paused == "3 failures in a row"
@@ -146,9 +146,9 @@ async def test_a_trigger_runs_now_and_moves_no_turn(stage):
     await stage.start(app)
     later = time.time() + 3600
     await stage.board.registry.register([Schedule(name="late", agent="work", trigger=Once(at=later))])
-    assert await stage.board.registry.trigger(["late"]) == [Changed.TRIGGERED]
+    assert await stage.board.registry.trigger(["late"]) == [ChangeReply.TRIGGERED]
     await until(lambda: ran)
-    entry = await stage.entry("late", State.WAITING)
+    entry = await stage.entry("late", ScheduleState.WAITING)
     assert entry.next_at == pytest.approx(later, abs=0.01)
     assert len(ran) == 1
 
@@ -163,8 +163,8 @@ async def test_a_stop_ends_a_turn_and_its_schedule_goes_on(stage):
 
     await stage.start(app)
     await until(lambda: began)
-    assert await stage.board.registry.stop(["slow"], "enough") == [Changed.STOPPING]
-    entry = await stage.entry("slow", State.WAITING)
+    assert await stage.board.registry.stop(["slow"], "enough") == [ChangeReply.STOPPING]
+    entry = await stage.entry("slow", ScheduleState.WAITING)
     assert entry.last_outcome == "cancelled"
 
 
@@ -177,7 +177,7 @@ async def test_a_target_submits_a_run_once_per_turn(stage):
         return payload + 1
 
     await stage.start(app)
-    await stage.entry("later", State.DONE)
+    await stage.entry("later", ScheduleState.DONE)
     await stage.system.worker(app)
     runs = [await queue.get(run.id) for run in (await queue.list()).runs]
     assert [(run.agent, run.metadata["schedule"]) for run in runs] == [("later", "later")] * 2

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from holdfast import App, Context
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from tests.support.schedules.manual_scheduler import redis_now
 from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ async def test_a_turn_may_finish(stage):
     running = await stage.start(slow_app(began, 0.4), zombies={"executor_shutdown_await_ms": 30_000})
     await until(lambda: began)
     await running.stop()
-    entry = await stage.entry("slow", State.WAITING)
+    entry = await stage.entry("slow", ScheduleState.WAITING)
     assert (entry.runs, entry.last_outcome, len(began)) == (1, "succeeded", 1)
 
 
@@ -54,7 +54,7 @@ async def test_a_turn_that_does_not_finish_goes_back_and_runs_elsewhere(stage):
     started = time.monotonic()
     await running.stop()
     assert time.monotonic() - started < 10  # of the 60 s that it would have taken
-    entry = await stage.entry("slow", State.WAITING)
+    entry = await stage.entry("slow", ScheduleState.WAITING)
     assert (entry.runs, entry.owner) == (0, "")
     assert entry.next_at <= await redis_now(stage.board.redis)
     assert running.scheduler.permits.taken == 0
@@ -70,7 +70,7 @@ async def test_what_goes_back_is_spread_over_the_jitter(stage):
     await until(lambda: began)
     before = await redis_now(stage.board.redis)
     await running.stop()
-    entry = await stage.entry("slow", State.WAITING)
+    entry = await stage.entry("slow", ScheduleState.WAITING)
     assert before < entry.next_at <= await redis_now(stage.board.redis) + 3600
 
 
@@ -91,7 +91,7 @@ async def test_an_agent_that_ignores_the_shutdown_does_not_hold_it_up(stage):
     await until(lambda: began)
     try:
         await running.stop()
-        assert (await stage.entry("stubborn")).state is State.WAITING
+        assert (await stage.entry("stubborn")).state is ScheduleState.WAITING
         assert running.scheduler.left_behind == 1
     finally:
         free.set()

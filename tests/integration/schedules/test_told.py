@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, Context
 from holdfast.config import WorkerSettings
 from holdfast.reliability.breaker import BreakerState as Breaker
-from holdfast.schedules.entries import State
+from holdfast.schedules.entries import ScheduleState
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.trigger import Every
 from tests.support.schedules.schedulers import SHORT_TTL_SECONDS, stage_of
@@ -45,7 +45,7 @@ async def test_a_failed_turn_is_logged_with_its_traceback_its_schedule_its_turn_
         raise ValueError("no such city")
 
     await stage.start(app)
-    await stage.entry("broken", State.WAITING, runs=1)
+    await stage.entry("broken", ScheduleState.WAITING, runs=1)
     (line,) = told(log_lines(), "turn failed")
     assert (line["level"], line["schedule"], line["turn"]) == ("warning", "broken", turns[0])
     assert (line["attempt"], line["error"]) == (1, "ValueError: no such city")
@@ -60,7 +60,7 @@ async def test_a_good_turn_is_logged_with_its_schedule_and_turn(stage, log_lines
         turns.append(ctx.run_id)
 
     await stage.start(app)
-    await stage.entry("fine", State.WAITING, runs=1)
+    await stage.entry("fine", ScheduleState.WAITING, runs=1)
     (line,) = told(log_lines(), "turn ended")
     assert (line["level"], line["schedule"], line["turn"]) == ("info", "fine", turns[0])
     assert (line["outcome"], line["attempt"]) == ("succeeded", 1)
@@ -77,8 +77,8 @@ async def test_the_last_error_stays_after_a_good_run_with_its_time(stage):
 
     before = time.time()
     await stage.start(app)
-    failed = await stage.entry("mended", State.WAITING, runs=1)
-    entry = await stage.entry("mended", State.WAITING, runs=2)
+    failed = await stage.entry("mended", ScheduleState.WAITING, runs=1)
+    entry = await stage.entry("mended", ScheduleState.WAITING, runs=2)
     assert (entry.last_outcome, entry.last_error) == ("succeeded", "ValueError: only once")
     assert entry.last_error_at == failed.last_error_at
     assert before - 1 < (entry.last_error_at or 0) <= (entry.last_start or 0)
@@ -99,7 +99,7 @@ async def test_a_turn_of_a_dead_scheduler_is_the_next_attempt(stage_of_short_lea
     await first.vanish()
     stage.schedulers.remove(first)
     await stage.start(app, "second")
-    await stage.entry("work", State.WAITING, runs=1)
+    await stage.entry("work", ScheduleState.WAITING, runs=1)
     (turn, one), (again, two) = attempts
     assert (one, two) == (1, 2)
     assert turn == again
@@ -121,7 +121,7 @@ async def test_failures_that_pause_a_schedule_are_logged_also_those_of_parallel_
         raise ValueError("no such city")
 
     await stage.start(app)
-    entry = await stage.entry("broken", State.PAUSED)
+    entry = await stage.entry("broken", ScheduleState.PAUSED)
     assert entry.paused.endswith("failures in a row")
     await until(lambda: told(log_lines(), "schedule paused"))
     (line,) = told(log_lines(), "schedule paused")
@@ -145,7 +145,7 @@ async def test_the_watchdog_names_the_schedule_whose_turn_blocks(stage, log_line
     settings = stage.system.settings
     stage.system.settings = msgspec.structs.replace(settings, worker=WorkerSettings(blocked_seconds=0.1))
     await stage.start(app)
-    await stage.entry("greedy", State.WAITING, runs=1)
+    await stage.entry("greedy", ScheduleState.WAITING, runs=1)
     assert [(line["schedule"], line["turn"]) for line in barks()] == [("greedy", turns[0])]
     assert "in greedy" in barks()[0]["where"] or "greedy" in barks()[0]["stack"]
 

@@ -22,7 +22,7 @@ from holdfast.config import (
     Settings,
     WorkerSettings,
 )
-from holdfast.hosts.agent import Agent, Needs, Placed, Status
+from holdfast.hosts.agent import Agent, AgentStatus, Needs, Placed
 from holdfast.hosts.factory import open_engine
 from holdfast.hosts.wire_codec import Payload
 from holdfast.redis.client import connect
@@ -132,7 +132,9 @@ class Cluster:
         """Wait until an agent runs, on another host than ``not_on``."""
         return await until(
             lambda: self.engine.registry.get(agent_id),
-            lambda placed: placed is not None and placed.status is Status.RUNNING and placed.host != not_on,
+            lambda placed: (
+                placed is not None and placed.status is AgentStatus.RUNNING and placed.host != not_on
+            ),
             what=f"agent {agent_id} to run{f' elsewhere than on {not_on}' * bool(not_on)}",
             seconds=seconds,
         )

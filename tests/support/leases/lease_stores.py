@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from holdfast.config import QueueSettings
 from holdfast.hosts.agent import Agent
-from holdfast.hosts.registry import AgentLeases, Registry
+from holdfast.hosts.registry import AgentLeases, AgentRegistry
 from holdfast.leases.leadership import LeaderRecord, Leadership
 from holdfast.leases.lease import Lease, LeaseStore
 from holdfast.leases.sortedsets import SortedSetLeases
@@ -114,8 +114,8 @@ class Agents:
     def store(self) -> AgentLeases:
         return self.registry(None).leases(self.owner, f"{self.owner}:1")
 
-    def registry(self, redis) -> Registry:
-        return Registry(HostKeys.of(), redis, ttl_seconds=self.ttl_ms / 1000, placing_seconds=10)
+    def registry(self, redis) -> AgentRegistry:
+        return AgentRegistry(HostKeys.of(), redis, ttl_seconds=self.ttl_ms / 1000, placing_seconds=10)
 
     async def grant(self, redis: Redis, key: str = "thing") -> Lease | None:
         registry = self.registry(redis)

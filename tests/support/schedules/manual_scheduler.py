@@ -12,7 +12,7 @@ from holdfast.schedules.completion import Completer, Completion
 from holdfast.schedules.entries import Entries, Entry
 from holdfast.schedules.history import History, past_turn
 from holdfast.schedules.orphans import Orphans
-from holdfast.schedules.registry import Registration, Registry, fingerprint
+from holdfast.schedules.registry import Registration, ScheduleRegistry, fingerprint
 from holdfast.schedules.replies import Ended, Registered
 from tests.support.waiting import until
 
@@ -37,7 +37,7 @@ class Board:
 
     def __init__(self, redis: Redis, keys: ScheduleKeys = KEYS) -> None:
         self.redis, self.keys = redis, keys
-        self.registry = Registry(redis, keys)
+        self.registry = ScheduleRegistry(redis, keys)
         self.entries = Entries(redis, keys)
         self.history = History(redis, keys)
 

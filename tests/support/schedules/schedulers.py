@@ -12,7 +12,7 @@ import msgspec
 from holdfast import App
 from holdfast.config import RedisSettings, Settings
 from holdfast.errors import NotFound
-from holdfast.schedules.entries import Entry, State
+from holdfast.schedules.entries import Entry, ScheduleState
 from holdfast.schedules.registry import schedule_keys
 from holdfast.services.scheduler import SchedulerProcess
 from tests.support.paths import TESTS
@@ -96,7 +96,7 @@ class Stage:
         return await running.ready()
 
     async def entry(
-        self, name: str, state: State | None = None, runs: int = 0, seconds: float = PATIENCE_SECONDS
+        self, name: str, state: ScheduleState | None = None, runs: int = 0, seconds: float = PATIENCE_SECONDS
     ) -> Entry:
         """Wait until a schedule is in a state and has run so often."""
         return await until(

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.errors import ConfigError, InputError
 from holdfast.hosts.agent import Needs, plain, qualified
-from holdfast.hosts.placement import Host, fits, order, strategy_named, why_not
+from holdfast.hosts.placement import HostLoad, fits, order, strategy_named, why_not
 
 
-def host(name: str, **fields) -> Host:
-    return Host(name=name, address=f"{name}:50051", **fields)
+def host(name: str, **fields) -> HostLoad:
+    return HostLoad(name=name, address=f"{name}:50051", **fields)
 
 
 NOTHING = Needs()

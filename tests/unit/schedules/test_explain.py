@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import ScheduledAgentSettings
 from holdfast.redis.members import Member
-from holdfast.schedules.entries import Entry, State
+from holdfast.schedules.entries import Entry, ScheduleState
 from holdfast.schedules.explain import explain
 from holdfast.schedules.schedule import Schedule
 from holdfast.schedules.selection import Patterns, Shards
@@ -20,7 +20,7 @@ SCHEDULE = Schedule(name="report", agent="work", trigger=Every(seconds=60))
 ABLE = {"agents": "other,work", "capacity": "2", "load": "1"}
 
 
-def entry(state: State = State.WAITING, **fields: Any) -> Entry:
+def entry(state: ScheduleState = ScheduleState.WAITING, **fields: Any) -> Entry:
     empty = dict.fromkeys(Entry.__struct_fields__)
     known = {"name": "report", "owner": "", "paused": "", "fence": 7, "state": state, "next_at": 90.0}
     return Entry(**empty | known | fields)
@@ -35,10 +35,13 @@ def why(found: Entry, schedulers: dict[str, dict[str, str]] | None = None, **opt
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (entry(State.RUNNING, owner="pod", acquired_at=95.0), "runs since 5.0 s, in pod under fence 7"),
-        (entry(State.PAUSED, paused="too loud"), "paused: too loud"),
-        (entry(State.DONE), "no turn is left"),
-        (entry(State.MISSING), "lost its place"),
+        (
+            entry(ScheduleState.RUNNING, owner="pod", acquired_at=95.0),
+            "runs since 5.0 s, in pod under fence 7",
+        ),
+        (entry(ScheduleState.PAUSED, paused="too loud"), "paused: too loud"),
+        (entry(ScheduleState.DONE), "no turn is left"),
+        (entry(ScheduleState.MISSING), "lost its place"),
         (entry(next_at=130.0), "not due: its next turn is in 30s"),
         (entry(), "pod should take it at once"),
     ],

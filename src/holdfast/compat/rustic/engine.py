@@ -18,7 +18,7 @@ from holdfast.compat.rustic.ending import OwnAgent
 from holdfast.compat.rustic.specs import messaging_of
 from holdfast.config import load
 from holdfast.errors import InputError
-from holdfast.hosts.agent import Agent, Status, guild_prefix, qualified
+from holdfast.hosts.agent import Agent, AgentStatus, guild_prefix, qualified
 from holdfast.hosts.entries import RUSTIC
 from holdfast.hosts.wire_codec import Payload, spec_of
 
@@ -125,7 +125,7 @@ class K8sExecutionEngine(ExecutionEngine):
         async def look() -> list[Agent]:
             registry = (await self._engine()).registry
             found = registry.all(prefix=guild_prefix(guild_id, self.organization_id))
-            return [each.agent async for each in found if each.status is Status.RUNNING]
+            return [each.agent async for each in found if each.status is AgentStatus.RUNNING]
 
         specs = [AgentSpec.model_validate_json(spec_of(agent)) for agent in background().call(look())]
         return {spec.id: spec for spec in specs}

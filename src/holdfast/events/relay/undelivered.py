@@ -159,7 +159,7 @@ class Undelivered:
         return [event for event in events if not tenant or event.tenant == tenant]
 
 
-class _Owner(msgspec.Struct, frozen=True):
+class _ClaimOwner(msgspec.Struct, frozen=True):
     tenant: str = ""
 
 
@@ -167,7 +167,7 @@ def _given_up(entry: bytes, fields: dict[bytes, bytes], *, score: object, tenant
     sequence = _text(fields, b"sequence")
     origin = fields.get(b"origin", b"")
     # Stored with the event, so that it is right also after the run was removed, or another run has its id.
-    owner = msgspec.json.decode(origin, type=_Owner).tenant if origin else _decoded(tenant)
+    owner = msgspec.json.decode(origin, type=_ClaimOwner).tenant if origin else _decoded(tenant)
     return UndeliveredEvent(
         id=entry.decode(),
         run_id=_text(fields, b"run_id"),

@@ -47,7 +47,7 @@ class _Push(msgspec.Struct, frozen=True):
     authentication: _Authentication | None = None
 
 
-class Push:
+class PushSink:
     """The push address of a run, for A2A clients that do not keep a connection open."""
 
     name = "push"

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from holdfast.client.residents import Sent
+from holdfast.client.residents import SentMessage
 from holdfast.client.transports.http.problems import read
 from holdfast.runs.message import encode_value
 from holdfast.views.hosts import HostList
@@ -28,7 +28,7 @@ _START_SECONDS: Final = 90.0
 _view = msgspec.json.Decoder(ResidentView)
 _page = msgspec.json.Decoder(ResidentList)
 _hosts = msgspec.json.Decoder(HostList)
-_sent = msgspec.json.Decoder(Sent)
+_sent = msgspec.json.Decoder(SentMessage)
 
 
 class HttpResidents:
@@ -72,7 +72,7 @@ class HttpResidents:
         answer = await self._calls.call("POST", path, body, wait_seconds=_START_SECONDS, repeatable=False)
         return read(self._calls.url, answer.body, _view)
 
-    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
+    async def send(self, resident_id: str, message: Any, key: str) -> SentMessage:
         """Put a message into a mailbox."""
         body = encode_value({"message": message}, f"the message to {resident_id}")
         answer = await self._calls.call("POST", _path(resident_id, "messages"), body, key=key)

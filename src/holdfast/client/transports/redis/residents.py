@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.residents import Sent
+from holdfast.client.residents import SentMessage
 from holdfast.operations.residents import ResidentFilter
 from holdfast.redis.translate import translate_errors
 
@@ -50,11 +50,11 @@ class RedisResidents:
         with translate_errors(self._url):
             return await self._residents.move(resident_id, to)
 
-    async def send(self, resident_id: str, message: Any, key: str) -> Sent:
+    async def send(self, resident_id: str, message: Any, key: str) -> SentMessage:
         """Put a message into a mailbox."""
         with translate_errors(self._url):
             sent, fresh = await self._residents.send(resident_id, message, idempotency_key=key)
-        return Sent(sent.run_id, sent.queue, fresh)
+        return SentMessage(sent.run_id, sent.queue, fresh)
 
     async def hosts(self) -> list[HostView]:
         """Read every live host."""
