@@ -1,7 +1,7 @@
 """Rename classes, functions, methods, parameters and attributes wherever they are used, by the language server.
 
 ``python -m tools.rename MODULE:NAME[.NAME] NEW [MODULE:NAME NEW ...]``: ``holdfast.services.desk:Desk PartitionWorker``.
-Names in strings, comments and documents are no symbols: a class's name is replaced there too when nothing else has it;
+Names in strings, comments and documents are no symbols: a class's compound name is replaced there too when nothing else has it;
 every other mention is listed.
 """
 
@@ -21,6 +21,7 @@ from tools.move import ROOT, path_of, tracked
 
 CONFIG = ROOT / "pyrightconfig.json"
 """For the time of a renaming: the tests, examples and benchmarks use the names as well."""
+_COMPOUND = re.compile(r"[A-Z][a-z0-9]+[A-Z]")
 FOLDERS = ["src", "tests", "bench", "examples", "deploy", "tools"]
 
 
@@ -165,13 +166,16 @@ def rename(server: LanguageServer, where: str, new: str) -> None:
 
 
 def mentions(old: str, new: str) -> None:
-    """Replace a class's name in comments, strings and documents if no symbol has it any more; else list them."""
+    """Replace a class's name in comments, strings and documents if no symbol has it any more; else list them.
+
+    A name that is an English word too (``Watch``, ``Control``) is only listed: headers and sentences have it.
+    """
     word = re.compile(rf"\b{re.escape(old)}\b")
     files = [path for path in tracked() if word.search(path.read_text())]
     symbols = any(_is_symbol(path, old) for path in files if path.suffix == ".py")
     for path in files:
         text = path.read_text()
-        if old[:1].isupper() and not symbols:
+        if _COMPOUND.match(old) and not symbols:
             path.write_text(word.sub(new, text))
             continue
         for number, line in enumerate(text.splitlines(), 1):

@@ -58,8 +58,8 @@ def test_it_is_fetched_with_lists_of_our_own_where_there_are_none(machine, tmp_p
     assert debian.find("promtool") == debian.FOLDER / "usr" / "bin" / "promtool"
     asked = log.read_text().splitlines()
     assert [line.split()[-1] for line in asked] == ["prometheus", "update", "prometheus"]
-    assert "Dir::AgentState::lists" in asked[1]
-    assert "Dir::AgentState::lists" in asked[2]
+    assert "Dir::State::lists" in asked[1]
+    assert "Dir::State::lists" in asked[2]
 
 
 def test_what_apt_says_is_told_when_it_can_not(machine):

@@ -13,7 +13,7 @@ import random
 import pytest
 
 
-def pytest_addoption(parser: pytest.CommandParser) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", type=int, metavar="NUMBER", help="run the tests in the random order of this seed"
     )

@@ -287,7 +287,7 @@ def test_the_versions_of_the_table_are_those_of_the_lock():
 @pytest.mark.parametrize(
     "line",
     [
-        "from redis._parsers import CommandParser",
+        "from redis._parsers import Parser",
         "from redis.client import _Parser",
         "import redis._parsers",
         "redis._cache.clear()",

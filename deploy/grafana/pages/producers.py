@@ -10,7 +10,7 @@ PRODUCER = f'{HERE}, producer=~"$producer"'
 PRODUCERS = Dashboard(
     "holdfast-producers",
     "Holdfast: producers' roll-out",
-    "QueueWatch this while the share goes up: lag, retries and fallbacks must stay flat. Turn it back to 0 if one does not.",
+    "Watch this while the share goes up: lag, retries and fallbacks must stay flat. Turn it back to 0 if one does not.",
     (NAMESPACE, Variable("producer", "holdfast_producer_sent_total"), QUEUES),
     (
         Row(

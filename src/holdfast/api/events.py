@@ -125,7 +125,7 @@ class EventStream(Response):
         gauge: Callable[[int], None],
     ) -> None:
         media_type = NDJSON if lines else SSE
-        headers = {"Cache-ChildControl": "no-store", "X-Accel-Buffering": "no"}
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._events = events

@@ -25,7 +25,7 @@ INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
     "dev": "Run a whole system here: server, workers, API, with reload.",
-    "demo": "QueueWatch a system survive crashes, with a proof at the end.",
+    "demo": "Watch a system survive crashes, with a proof at the end.",
     "worker": "Run a worker until it is stopped.",
     "scheduler": "Run schedules until it is stopped.",
     "api": "Run the HTTP API until it is stopped, or make a key.",

@@ -1,6 +1,6 @@
 """Declarations of metrics: attributes of classes, under the names of the metrics, made for each process.
 
-``runs_claimed: ScheduleCounts = counts("Attempts started by this worker.", "queue", "agent")``
+``runs_claimed: FastCounter = counts("Attempts started by this worker.", "queue", "agent")``
 """
 
 from __future__ import annotations

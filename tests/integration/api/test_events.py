@@ -82,6 +82,7 @@ async def test_events_come_as_they_happen_and_end_with_the_run(system, client):
     gate.set()
     await listener.ended()
     assert listener.headers["content-type"].startswith("text/event-stream")
+    assert listener.headers["cache-control"] == "no-store"
     assert listener.retries[0].isdigit()
     assert listener.kinds == ["submitted", "started", "thinking", "line break", "succeeded"]
     assert listener.events[2].data == {"value": 7}

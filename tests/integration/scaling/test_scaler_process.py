@@ -145,7 +145,7 @@ async def test_probes_over_http_and_over_grpc_hear_that_it_leaves(redis_settings
         assert await asyncio.to_thread(ready) == 200
         caller = Caller(child.port)
         stub = health_pb2_grpc.HealthStub(caller.channel)
-        watching = stub.QueueWatch(health_pb2.HealthCheckRequest(service="externalscaler.ExternalScaler"))
+        watching = stub.Watch(health_pb2.HealthCheckRequest(service="externalscaler.ExternalScaler"))
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
         child.terminate()
         said = (await asyncio.wait_for(watching.read(), 30)).status

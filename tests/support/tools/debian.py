@@ -66,7 +66,7 @@ def _apt(folder: Path, *words: str) -> str:
     if "update" in words or lists.exists():
         (lists / "partial").mkdir(parents=True, exist_ok=True)
         (own / "archives" / "partial").mkdir(parents=True, exist_ok=True)
-        options += ["-o", f"Dir::AgentState::lists={lists}", "-o", f"Dir::Cache={own}"]
+        options += ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={own}"]
     return _run(["apt-get", "-q", *options, *words], folder)
 
 
