@@ -284,11 +284,6 @@ MISTAKES = [
         ),
         f"{OUTAGE}[4 s-frozen]",
     ),
-    Mistake(
-        "a turn whose lease was lost with Redis is forgotten",
-        replaced("schedule-reclaim-runs", "await self._orphans.reclaim(_BATCH)", "[]"),
-        f"{OUTAGE}[4 s-frozen]",
-    ),
 ]
 
 
